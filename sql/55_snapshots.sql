@@ -58,7 +58,8 @@ as $$
            t.typnamespace = 'pg_catalog'::regnamespace and t.typname in (
              'int2', 'int4', 'int8', 'float4', 'float8', 'numeric', 'bool', 'text', 'varchar', 'bpchar', 'char', 'name',
              'uuid', 'date', 'timestamp', 'timestamptz', 'time', 'timetz', 'interval', 'json', 'jsonb', '_int2', '_int4',
-             '_int8', '_float4', '_float8', '_numeric', '_bool', '_text', '_varchar', '_bpchar', '_name', '_uuid'
+             '_int8', '_float4', '_float8', '_numeric', '_bool', '_text', '_varchar', '_bpchar', '_name', '_uuid',
+             'bytea'
            ) as learned,
            case when t.typname in ('vector', 'halfvec') and exists (
                        select

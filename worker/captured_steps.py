@@ -88,7 +88,7 @@ class CapturedSteps:
         rows = plan.full_rows
         sizes = (rows, plan.tail_rows) if plan.tail_rows else (rows,)
         passes = Passes(micro_batch_size=prepared.settings.micro_batch_size, precision=prepared.settings.precision)
-        batches = tuple((part.x[:size], part.y[:size]) for size in (*sizes, rows))
+        batches = tuple((part.first(size), part.y[:size]) for size in (*sizes, rows))
         stored = None
         if files is not None:
             where = {"device": kind_of(device, threads), "place": str(place)}

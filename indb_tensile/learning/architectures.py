@@ -1,4 +1,4 @@
-"""Builds networks from declarations: `mlp`, `cnn`, a list of layers, or a network for tables.
+"""Builds networks from declarations: `mlp`, `cnn`, a list of layers, or a network for tables or images.
 
 `mlp` and `cnn` are expanded to lists of layers. The networks for tables are modules of their own (`embedded_rows.py`
 builds them). A declaration is untrusted input, so `request/network_rules.py` checks every name, type and size. The
@@ -20,6 +20,7 @@ from indb_tensile.learning.embedded_rows import table_network
 from indb_tensile.learning.ensemble import Ensemble
 from indb_tensile.learning.feature_options import TOKENS
 from indb_tensile.learning.forecast_networks import forecast_network
+from indb_tensile.learning.image_networks import image_network
 from indb_tensile.learning.layers import Shape, output_shape, stack
 from indb_tensile.learning.member_mean import OutputKind, output_kind_of
 from indb_tensile.learning.pretrained_vectors import PretrainedVectors
@@ -29,6 +30,7 @@ from indb_tensile.request.network_rules import (
     EMBEDDING_ARCHITECTURES,
     ESTIMATORS,
     FORECAST_ARCHITECTURES,
+    IMAGE_ARCHITECTURES,
     LAYOUT_PARAMETERS,
     MOST_PARAMETERS,
     check_architecture,
@@ -125,6 +127,8 @@ def _network(
         return table_network(architecture["type"], _values(architecture), input_shape, outputs, kind, network)
     if architecture["type"] in FORECAST_ARCHITECTURES:
         return forecast_network(architecture["type"], _values(architecture), input_shape, outputs)
+    if architecture["type"] in IMAGE_ARCHITECTURES and len(input_shape) == 3:
+        return image_network(architecture["type"], _values(architecture), input_shape, outputs)
     return stack(expand(architecture, input_shape), input_shape, outputs)
 
 
@@ -162,15 +166,18 @@ def resolve(
     alone: bool,
     rows: int,
     texts: TokenUse = TokenUse.NONE,
+    images: bool = False,
 ) -> dict[str, Any]:
     """Return the architecture, or the one that `auto` stands for, before the rows are encoded.
 
     `arrays` and `alone` are those of `natural_shape`, `rows` is the number of training rows, and `texts` says
     whether columns are read as tokens. If all are, a linear model of their vectors is more accurate than a deep one
-    (`bench text`).
+    (`bench text`). `images` says whether columns hold images.
     """
     if architecture["type"] != "auto":
         return dict(architecture)
+    if images:
+        return _default_of_images(arrays[0] if alone else None, texts)
     if texts is not TokenUse.NONE:
         own: dict[str, Any] = {"hidden": [], "text_dropout": 0.7} if texts is TokenUse.ALL else {}
         return {"type": "wide_and_deep", "text_encoder": "pooling", **own}
@@ -224,8 +231,20 @@ def default(input_shape: Shape, rows: int) -> dict[str, Any]:
     return {"type": "mlp", "hidden": [128, 64], "dropout": 0.1}
 
 
-def why_default(is_image: bool, rows: int, texts: TokenUse = TokenUse.NONE) -> str:
+def _default_of_images(shape: Shape | None, texts: TokenUse) -> dict[str, Any]:
+    """Return the architecture for a single image of this shape, or for images beside other columns."""
+    if shape is None:
+        own = {} if texts is TokenUse.NONE else {"text_encoder": "pooling"}
+        return {"type": "wide_and_deep", "image_encoder": "resnet", **own}
+    if min(shape[1:]) < _SMALL_SIDE:
+        return default(shape, rows=0)
+    return {"type": "resnet", "stages": [1, 1, 1], "width": 32, "dropout": 0.1}
+
+
+def why_default(is_image: bool, rows: int, texts: TokenUse = TokenUse.NONE, *, images: bool = False) -> str:
     """Return why `auto` stands for the network that `resolve` returns, for a sentence."""
+    if images and not is_image:
+        return "an image is one of several features"
     if texts is not TokenUse.NONE:
         return "all columns are read as tokens" if texts is TokenUse.ALL else "a column is read as tokens"
     if is_image:
@@ -235,6 +254,7 @@ def why_default(is_image: bool, rows: int, texts: TokenUse = TokenUse.NONE) -> s
     return f"{_FEW_ROWS} rows or more train, and no feature is an image alone"
 
 
+_SMALL_SIDE = 32  # pixels below which an image gets few convolutions and no global mean
 _FEW_ROWS = 2000  # training rows below which `default` chooses the small network
 
 
@@ -245,7 +265,8 @@ def natural_shape(architecture: dict[str, Any], arrays: tuple[Shape, ...], alone
     is true) of two or more dimensions. `cnn` and `auto` treat a two-dimensional array as an image of one channel;
     `layers` treats it as a sequence (steps, features). `mlp`, the networks for tables and the models of scikit-learn
     have no shape of their own.
-    `auto` uses a flat row for everything but images. Raises RequestError if `cnn` has no image.
+    `auto` uses a flat row for everything but images. Raises RequestError if `cnn`, `resnet` or
+    `vit` has no image.
     """
     declared = _values(architecture).get("input_shape")
     kind = architecture["type"]
@@ -261,9 +282,9 @@ def natural_shape(architecture: dict[str, Any], arrays: tuple[Shape, ...], alone
         shape = (1, *arrays[0]) if len(arrays[0]) == 2 and kind != "layers" else arrays[0]
     if kind == "auto" and shape is not None and len(shape) != 3:
         return None
-    if kind == "cnn" and (shape is None or len(shape) != 3):
+    if kind in ("cnn", *IMAGE_ARCHITECTURES) and (shape is None or len(shape) != 3):
         raise RequestError(
-            f"architecture: cnn needs images, the features give {'a flat row' if shape is None else list(shape)}",
+            f"architecture: {kind} needs images, the features give {'a flat row' if shape is None else list(shape)}",
             hint='Give the images\' shape as channels, height, width: "input_shape": [1, 28, 28].',
         )
     return shape

@@ -97,6 +97,8 @@ def why_no_baseline(prepared: Prepared) -> str:
         return "forecasts are compared with simple ones"
     if len(prepared.input_shape) != 1:
         return "rows are images or sequences, and not rows of a table"
+    if prepared.train.form is not None:
+        return "a feature is a column of images"
     if not prepared.test.rows:
         return "no row is held out"
     trees, width = _trees(prepared.task, prepared.outputs), prepared.input_shape[0]

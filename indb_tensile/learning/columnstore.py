@@ -4,6 +4,7 @@ Arrays grow in place (row_storage.py). So the columns need their final size only
 would need twice that. Numbers that COPY sends in four bytes or less are stored in four, and a column without NULL has
 no mask of its own. In a file a text is stored as the number of the text in a list of the column's different texts.
 Sets of labels and documents are stored as texts are.
+The bytes of images follow one another, with the end of each.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,6 +14,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
+from indb_tensile.learning.byte_strings import ByteStrings, join, joined_bytes
 from indb_tensile.learning.coded_texts import CodedTexts, TextCodes, object_bytes
 from indb_tensile.learning.columns import ColumnData, ColumnKind, CopyEncoding, Mask
 from indb_tensile.learning.row_storage import MEMORY, MemoryStorage, RowArray, RowStorage
@@ -32,6 +34,7 @@ _DTYPES: dict[ColumnKind, Any] = {
     ColumnKind.ARRAY: np.float64,
     ColumnKind.LABELS: np.object_,
     ColumnKind.DOCUMENT: np.object_,
+    ColumnKind.IMAGE: np.uint8,
 }
 
 
@@ -150,6 +153,10 @@ class _GrowingArray:
         self._capacity = max(expected_rows, self._rows)
         self._array.write(0, values)
 
+    @property
+    def rows(self) -> int:
+        return self._rows
+
     def whole(self) -> npt.NDArray[Any]:
         self._resize(self._rows)
         return self._array.values
@@ -170,6 +177,7 @@ class StoredColumn:
         self._narrow = _NARROW.get(wire.item) if wire.kind in (ColumnKind.INTEGER, ColumnKind.FLOAT) else None
         self._missing: _GrowingArray | None = None  # None while no value is missing
         self._values: _GrowingArray | None = None
+        self._ends: _GrowingArray | None = None  # of the bytes of each row, in a column of images
         self._codes: TextCodes | None = None  # of a text column in a file
         self._storage: RowStorage = MEMORY
         self._expected_rows = 0
@@ -183,6 +191,8 @@ class StoredColumn:
         Equal texts of a block count once, whether or not they are one object. Texts of earlier blocks are not
         considered.
         """
+        if self._kind is ColumnKind.IMAGE:
+            return joined_bytes(block.values) + len(block.values) * (1 + np.dtype(np.int64).itemsize)
         texts = sum(map(object_bytes, set(block.values))) if block.values.dtype.hasobject else 0
         masks = 0 if self._missing is None and not block.missing.any() else len(block.missing)
         if self._missing is None and masks:
@@ -198,6 +208,9 @@ class StoredColumn:
     def add(self, block: ColumnData) -> None:
         """Append the rows of a block."""
         self._add_mask(block.missing)
+        if self._kind is ColumnKind.IMAGE:
+            self._add_bytes(block)
+            return
         if self._kind is ColumnKind.ARRAY and block.shape == (0,):
             self._empty_rows += len(block.missing)
             return
@@ -210,11 +223,22 @@ class StoredColumn:
         if self._all_finite and np.issubdtype(values.dtype, np.floating):
             self._all_finite = bool(np.isfinite(values).all())
 
+    def _add_bytes(self, block: ColumnData) -> None:
+        """Append the bytes of each row to those of the rows before."""
+        if self._values is None or self._ends is None:
+            self._values = self._new_array((), np.dtype(np.uint8))
+            self._ends = self._new_array((), np.dtype(np.int64))
+        joined, ends = join(block.values)
+        self._ends.add(ends + self._values.rows)
+        self._values.add(joined)
+
     def move(self, storage: RowStorage, expected_rows: int) -> None:
         """Move the column to a file."""
         self._storage, self._expected_rows = storage, expected_rows
         if self._missing is not None:
             self._missing.move(storage, expected_rows)
+        if self._ends is not None:
+            self._ends.move(storage, expected_rows)
         if np.dtype(_DTYPES[self._kind]).hasobject:
             texts = self._values
             self._codes, self._values = TextCodes(), self._new_array((), np.dtype(np.int32))
@@ -243,6 +267,9 @@ class StoredColumn:
         missing: Mask = np.broadcast_to(np.False_, self._rows) if self._missing is None else self._missing.whole()
         if self._values is not None:
             values = self._values.whole()
+            if self._ends is not None:
+                values = cast(npt.NDArray[Any], ByteStrings(values, self._ends.whole()))
+                return ColumnData(kind=self._kind, values=values, missing=missing)
             self._storage.read_in_turns(values)
             if self._codes is not None:
                 values = cast(npt.NDArray[Any], CodedTexts(values, self._codes.texts()))

@@ -42,6 +42,7 @@ _FORMATS: dict[str, dict[str, str]] = {
     "_enum": {"item": ""},
     "json": {"item": ""},
     "jsonb": {"item": "", "form": "jsonb"},
+    "bytea": {"item": ""},
 }
 _WIRES = {name: CopyEncoding(kind=ColumnKind(kind), **_FORMATS[name]) for name, kind in KIND_OF_TYPE.items()}
 _TEXT = CopyEncoding(kind=ColumnKind.TEXT, item="")  # enums, and types whose binary form equals their text

@@ -18,7 +18,15 @@ from indb_tensile.learning.binaryvalues import TEXT_FORMS, numeric_floats
 from indb_tensile.learning.columns import ColumnData, ColumnKind, CopyEncoding, Mask
 from indb_tensile.learning.copyarrays import decode_arrays, first_shape
 from indb_tensile.learning.copylabels import Labels, decode_labels
-from indb_tensile.learning.copyrows import KnownValues, Run, Segment, decode_repeated, is_trailer, row_segments
+from indb_tensile.learning.copyrows import (
+    KnownValues,
+    Run,
+    Segment,
+    decode_bytes,
+    decode_repeated,
+    is_trailer,
+    row_segments,
+)
 
 SIGNATURE = b"PGCOPY\n\xff\r\n\x00"
 BLOCK_BYTES = 2 * 1024 * 1024  # fits into the cache while each column is decoded; smaller blocks cost more calls
@@ -146,6 +154,8 @@ class SegmentDecoder:
                 values: npt.NDArray[Any] = decode_arrays(segments, field, name, wire, missing, shape, self._rows)
             case ColumnKind.TEXT | ColumnKind.DOCUMENT:
                 values = decode_repeated(segments, field, missing, TEXT_FORMS[wire.form], self._texts[name])
+            case ColumnKind.IMAGE:
+                values = decode_bytes(segments, field, missing)
             case ColumnKind.LABELS:
                 values = decode_labels(segments, field, missing, TEXT_FORMS[wire.form], self._labels[name])
             case _:

@@ -191,6 +191,20 @@ def decode_repeated(
     return values
 
 
+def decode_bytes(segments: "Sequence[Segment]", field: int, missing: Mask) -> npt.NDArray[np.object_]:
+    """Decode a column of bytes, each value as an object of its own."""
+    values = np.empty(len(missing), object)
+    row = 0
+    for segment in segments:
+        view = memoryview(segment.data)
+        starts, lengths = segment.spans(field)
+        for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
+            if length >= 0:
+                values[row] = bytes(view[start : start + length])
+            row += 1
+    return values
+
+
 def is_trailer(data: bytes | bytearray, position: int, form: RowForm = COPIED) -> bool:
     """Return whether the stream's trailer, a field count of -1, is complete at `position`."""
     return position + form.count.size <= len(data) and bool(form.count.unpack_from(data, position)[0] == -1)

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from indb_tensile.job import Task
 from indb_tensile.learning import leakage
 from indb_tensile.learning.columns import ColumnData, ColumnKind, ColumnRows, Mask, Rows, TableData
+from indb_tensile.learning.decoded_images import SkippedRows
 from indb_tensile.learning.feature_options import FeatureOptions
 from indb_tensile.learning.moments import FIT_BLOCK_NUMBERS, moments
 from indb_tensile.learning.preprocessor import Encoder, Preprocessor, TextEncoder
@@ -58,7 +59,9 @@ class Fact:
 class ReportInput:
     """The input of a report: a table that was read, and the results of preparing it for training.
 
-    `known` are the positions of the rows that have a target. `parts` contains positions within `known`.
+    `known` are the positions of the rows that have a target and whose images can be read. `parts` contains positions
+    within `known`. `skipped` are the rows whose images cannot be read, and `unlabeled_rows` those without a target;
+    None stands for all rows that are not known.
     """
 
     table: TableData
@@ -67,6 +70,8 @@ class ReportInput:
     split: Split
     preprocessor: Preprocessor
     options: FeatureOptions
+    skipped: tuple[SkippedRows, ...] = ()
+    unlabeled_rows: int | None = None
 
     @property
     def target(self) -> ColumnData:
@@ -95,7 +100,7 @@ def _row_facts(subject: ReportInput) -> Iterator[Fact]:
     """Describe the rows that were read, left out, or repeated."""
     table, known = subject.table, len(subject.known)
     yield Fact(section="rows", fact="read", value=str(table.rows))
-    dropped = table.rows - known
+    dropped = table.rows - known if subject.unlabeled_rows is None else subject.unlabeled_rows
     warning = (
         f"the target is NULL in {_share(dropped, table.rows)} of the rows" if dropped > _MOSTLY * table.rows else None
     )
@@ -103,6 +108,15 @@ def _row_facts(subject: ReportInput) -> Iterator[Fact]:
     yield Fact(
         section="rows", subject=name, fact="left out, as the target is NULL", value=str(dropped), warning=warning
     )
+    for own in subject.skipped:
+        warning = f"{_share(own.rows, table.rows)} of the rows have an image that cannot be read"
+        yield Fact(
+            section="rows",
+            subject=own.column,
+            fact="left out, as the image cannot be read",
+            value=str(own.rows),
+            warning=warning,
+        )
     equal_rows, duplicates = _repeated_rows(_value_hashes(subject), subject.parts)
     yield Fact(section="rows", fact="equal to another row in features and target", value=str(equal_rows))
     if not duplicates:
@@ -344,10 +358,14 @@ def _encodings(preprocessor: Preprocessor) -> Iterator[tuple[str, str]]:
         "time": recipe.times,
         "array": recipe.arrays,
         "labels": recipe.labels,
+        "image": recipe.images,
     }
     for kind, encoders in kinds.items():
         for encoder in encoders:
             yield encoder.name, f"{kind}: {len(encoder.outputs)} numbers"
+    for image in recipe.images:
+        colours = "grey" if image.channels == 1 else "rgb"
+        yield image.name, f"image: {image.height} x {image.width} pixels, {colours}, {image.resize}"
     for tokens in recipe.tokens:
         yield tokens.name, f"text: the first {tokens.length} tokens, of {tokens.size} different ones"
     for own_tokens in recipe.network_tokens:
@@ -357,7 +375,7 @@ def _encodings(preprocessor: Preprocessor) -> Iterator[tuple[str, str]]:
 def _value_facts(name: str, data: ColumnData, train: Rows, text: TextFacts | None) -> Iterator[Fact]:
     """Describe the values of a column in the training rows.
 
-    Of arrays, labels and documents only the missing ones are counted, because a look at the values would need
+    Of arrays, labels, documents and images only the missing ones are counted, because a look at the values would need
     additional memory.
     """
     learned = ColumnRows(data, train)
@@ -380,7 +398,7 @@ def _value_facts(name: str, data: ColumnData, train: Rows, text: TextFacts | Non
         yield _category_fact(text)
 
 
-_NOT_LOOKED_AT = (ColumnKind.ARRAY, ColumnKind.LABELS, ColumnKind.DOCUMENT)
+_NOT_LOOKED_AT = (ColumnKind.ARRAY, ColumnKind.LABELS, ColumnKind.DOCUMENT, ColumnKind.IMAGE)
 
 
 def _category_fact(facts: TextFacts) -> Fact:

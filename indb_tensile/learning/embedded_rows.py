@@ -1,11 +1,12 @@
 """Builds the networks for tables (`table_networks.py`, `tabm.py`) from their checked parameters."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import nn
 
 from indb_tensile.errors import RequestError
+from indb_tensile.learning.image_networks import ImageColumn, ImageOptions
 from indb_tensile.learning.layers import ACTIVATION_MODULES, Shape
 from indb_tensile.learning.member_mean import OutputKind
 from indb_tensile.learning.pretrained_vectors import PretrainedOptions
@@ -43,6 +44,7 @@ def table_network(
         frequencies=values["frequencies"],
         frequency_scale=values["frequency_scale"],
         texts=PretrainedOptions.of(values, network) if kind == "pretrained" else TextOptions.of(values),
+        images=ImageOptions.of(values),
     )
     layout = _layout(kind, values, input_shape)
     if kind == "tabm":
@@ -61,15 +63,28 @@ def _layout(kind: str, values: _Values, input_shape: Shape) -> RowLayout:
             hint='Leave "vocabularies" and "lengths" out: they are counted from the columns.',
         )
     texts = tuple(map(_text_column, vocabularies, lengths))
-    coded = len(categories) + sum(lengths)
+    images = _image_columns(kind, values["images"] or ())
+    coded = len(categories) + sum(lengths) + sum(image.size for image in images)
     numbers = width - coded if values["numbers"] is None else values["numbers"]
     if numbers < 0 or numbers + coded > width:
         raise RequestError(
-            f"architecture {kind}: {numbers} numbers, {len(categories)} categories and {sum(lengths)} tokens are "
-            f"more than the {width} numbers of a row",
-            hint='Leave "numbers", "categories" and "lengths" out: they are counted from the columns.',
+            f"architecture {kind}: {numbers} numbers, {len(categories)} categories, {sum(lengths)} tokens and the "
+            f"pixels of {len(images)} images are more than the {width} numbers of a row",
+            hint='Leave "numbers", "categories", "lengths" and "images" out: they are counted from the columns.',
         )
-    return RowLayout(numbers=numbers, others=width - numbers - coded, categories=categories, texts=texts)
+    others = width - numbers - coded
+    return RowLayout(numbers=numbers, others=others, categories=categories, texts=texts, images=images)
+
+
+def _image_columns(kind: str, sizes: Sequence[int]) -> tuple[ImageColumn, ...]:
+    """Return the columns of images, of which `sizes` are the channels, the height and the width of each in turn."""
+    if len(sizes) % 3:
+        raise RequestError(
+            f'architecture {kind}: "images" has {len(sizes)} numbers, which are not three for each image',
+            hint='Leave "images" out: it follows from the columns.',
+        )
+    triples = (sizes[place : place + 3] for place in range(0, len(sizes), 3))
+    return tuple(ImageColumn(channels=channels, height=height, width=own) for channels, height, own in triples)
 
 
 def _text_column(vocabulary: int, length: int) -> TextColumn:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from indb_tensile.learning.columns import ColumnRows, Rows, TableData
 from indb_tensile.learning.encoding import encode
+from indb_tensile.learning.packed_rows import PackedForm, UnpackedRows
 from indb_tensile.learning.preprocessor import Preprocessor
 from indb_tensile.learning.row_storage import BLOCK_ROWS, MEMORY, RowStorage, row_blocks
 from indb_tensile.learning.row_weights import Weights
@@ -19,12 +21,13 @@ from indb_tensile.learning.targets import TargetEncoding
 from indb_tensile.learning.weighted_losses import pack
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Part:
     """Rows of one part on the host.
 
-    `x` is float32 (rows, *input_shape). `y` is what the loss takes: the targets, or targets and weights
-    (weighted_losses.py). `targets` are int64 class numbers (rows,), or float32 values or memberships (rows, outputs).
+    `x` is float32 (rows, *input_shape), or with a `form` uint8 (rows, bytes), which it unpacks. `y` is what the loss
+    takes: the targets, or targets and weights (weighted_losses.py). `targets` are int64 class numbers (rows,), or
+    float32 values or memberships (rows, outputs).
     All are in `storage`.
     """
 
@@ -32,6 +35,31 @@ class Part:
     y: Tensor
     targets: Tensor
     storage: RowStorage = MEMORY
+    form: PackedForm | None = None
+
+    @cached_property
+    def example(self) -> Tensor:
+        """Return rows as the network reads them, which tell shape and type of any batch: of packed ones the first."""
+        return self.x if self.form is None else self.first(1)
+
+    def first(self, rows: int) -> Tensor:
+        """Return the first rows as the network reads them."""
+        return self.chosen(np.arange(min(rows, self.rows), dtype=np.int64))
+
+    def chosen(self, places: Rows) -> Tensor:
+        """Return a copy of these rows as the network reads them."""
+        own = self.x.numpy()[places]
+        return torch.from_numpy(own if self.form is None else self.form.unpacked(own))
+
+    @property
+    def numbers(self) -> Tensor:
+        """Return the encoded rows, of packed ones the numbers that are no pixels."""
+        return self.x if self.form is None else torch.from_numpy(self.form.dense(self.x.numpy()))
+
+    @property
+    def unpacked(self) -> Any:
+        """Return the rows as the network reads them: an array, or what unpacks the rows that are taken from it."""
+        return self.x if self.form is None else UnpackedRows(self.x.numpy(), self.form)
 
     @property
     def rows(self) -> int:
@@ -67,7 +95,7 @@ def encode_parts(
     if weights is not None:
         packed = [_packed(y, own, storage) for y, own in zip(of_rows, weights, strict=True)]
     return [
-        Part(x=torch.from_numpy(x), y=y, targets=own, storage=storage)
+        Part(x=torch.from_numpy(x), y=y, targets=own, storage=storage, form=preprocessor.packed_form)
         for x, y, own in zip(encoded, packed, of_rows, strict=True)
     ]
 

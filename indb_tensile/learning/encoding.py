@@ -9,6 +9,7 @@ import math
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +17,7 @@ import numpy.typing as npt
 from indb_tensile.learning.columns import Columns, Rows
 from indb_tensile.learning.moments import Matrix
 from indb_tensile.learning.page_release import discard
-from indb_tensile.learning.preprocessor import Preprocessor, Tensor32
+from indb_tensile.learning.preprocessor import Preprocessor
 from indb_tensile.learning.row_storage import MEMORY, RowStorage
 
 ENCODE_BLOCK_NUMBERS = 1 << 18  # numbers encoded at a time, so that a block fits into the cache
@@ -32,16 +33,18 @@ def encode(
     consume: bool = False,
     storage: RowStorage = MEMORY,
     own_numbers: Sequence[tuple[int, Matrix]] = (),
-) -> list[Tensor32]:
+) -> list[npt.NDArray[Any]]:
     """Return the encoded rows of each part, shape (rows, *input_shape), in `storage`.
 
+    Rows with images are in their compact form (packed_rows.py), and their columns of images are decoded.
     The positions in each part ascend, and no row is in two parts. With `consume` the feature columns are unusable
     afterwards. Each of `own_numbers` (rows of the first part, numbers) replaces the numbers of these rows from a
     position in an encoded row on. The caller must have checked that no required value is missing: an error raised
     here would number the rows from the block's first row.
     """
-    shape, features = preprocessor.input_shape, preprocessor.recipe.features
-    encoded = [storage.array(len(part), shape, np.float32) for part in parts]
+    shape, features, form = preprocessor.input_shape, preprocessor.recipe.features, preprocessor.packed_form
+    row_shape, dtype = (shape, np.float32) if form is None else ((form.row_bytes,), np.uint8)
+    encoded = [storage.array(len(part), row_shape, dtype) for part in parts]
     rows = len(columns[features[0]].missing)
     step = max(1, ENCODE_BLOCK_NUMBERS // max(1, int(np.prod(shape))))
 
@@ -53,8 +56,10 @@ def encode(
             block, places = _block(columns, preprocessor, chosen, start, end)
             taken = [block[place] for place in places]
             for position, numbers in own_numbers:
-                flat = taken[0].reshape(len(taken[0]), math.prod(shape))
+                flat = taken[0].reshape(len(taken[0]), math.prod(shape)) if form is None else form.dense(taken[0])
                 flat[:, position : position + numbers.shape[1]] = numbers[slice(*bounds[0])]
+                if form is not None:
+                    taken[0] = form.with_dense(taken[0], flat)
             for whole, (low, _), part in zip(encoded, bounds, taken, strict=True):
                 whole.write(low, part)
         if consume:
@@ -71,16 +76,21 @@ def encode(
 
 def _block(
     columns: Columns, preprocessor: Preprocessor, chosen: Sequence[Rows], start: int, end: int
-) -> tuple[Tensor32, list[npt.NDArray[np.int64]]]:
+) -> tuple[npt.NDArray[Any], list[npt.NDArray[np.int64]]]:
     """Encode the rows of all parts between `start` and `end`.
 
     Also returns the positions of each part's rows within the encoded block.
     """
     names = preprocessor.recipe.features
     if sum(map(len, chosen)) == end - start:
-        return preprocessor.transform({name: columns[name].part(start, end) for name in names}), [
+        return _transformed(preprocessor, {name: columns[name].part(start, end) for name in names}), [
             part - start for part in chosen
         ]
     positions = np.sort(np.concatenate(chosen))  # the other rows have no target
-    block = preprocessor.transform({name: columns[name].take(positions) for name in names})
+    block = _transformed(preprocessor, {name: columns[name].take(positions) for name in names})
     return block, [np.searchsorted(positions, part) for part in chosen]
+
+
+def _transformed(preprocessor: Preprocessor, columns: Columns) -> npt.NDArray[Any]:
+    form = preprocessor.packed_form
+    return preprocessor.transform(columns) if form is None else preprocessor.transform_packed(columns, form)

@@ -7,6 +7,8 @@ from typing import Any
 from indb_tensile.learning.columns import Column, ColumnKind
 from indb_tensile.learning.documents import DocumentPath
 from indb_tensile.learning.encoders import Missing
+from indb_tensile.learning.image_decoding import ImageForm
+from indb_tensile.request.image_rules import CHANNELS, IMAGE
 from indb_tensile.request.parameter_rules import Rule
 from indb_tensile.request.preprocess_rules import (
     PATH_KINDS,
@@ -30,9 +32,11 @@ class FeatureOptions:
 
     `standardize` says whether a column is standardised, `scale` which function is applied before, `encode` how a text
     column becomes numbers (a list is the order of its texts), `categories` how many categories it has, `vocabulary`
-    and `length` how many tokens there are and how many of a text are read, `missing` what a missing value becomes,
-    and `paths` which values of documents become columns. If `embeds` is true, a text column for which `encode` says
-    nothing is embedded by the network. A network with `longest` reads no more tokens of a text than that.
+    and `length` how many tokens there are and how many of a text are read, `size`, `channels` and `resize` to which
+    form images are brought, `on_error` what an image that cannot be read leads to, `missing` what a missing value
+    becomes, and `paths` which values of documents become columns. If `embeds` is true, a text column for which
+    `encode` says nothing is embedded by the network. A network with
+    `longest` reads no more tokens of a text than that.
     """
 
     standardize: bool | dict[str, bool]
@@ -41,6 +45,10 @@ class FeatureOptions:
     categories: int | dict[str, int]
     vocabulary: int | dict[str, int]
     length: int | dict[str, int] | None
+    size: tuple[int, int] | list[int] | dict[str, Any] | None
+    channels: str | dict[str, str] | None
+    resize: str | dict[str, str]
+    on_error: str | dict[str, str]
     missing: Missing | dict[str, Any]
     paths: dict[str, dict[str, str]]
     embeds: bool = False
@@ -79,7 +87,7 @@ class FeatureOptions:
     def encoding(self, name: str) -> str | tuple[str, ...]:
         """Return the name of this text column's encoding, or its texts in the order in which they are numbered."""
         encode = self.encode.get(name) if isinstance(self.encode, dict) else self.encode
-        if encode is None:
+        if encode is None or encode == IMAGE:
             return EMBEDDED if self.embeds else "onehot"
         return tuple(encode) if isinstance(encode, list) else str(encode)
 
@@ -100,6 +108,31 @@ class FeatureOptions:
     def token_length(self, name: str) -> int | None:
         """Return how many tokens of a text of this column are read, or None if the texts decide."""
         return self.length.get(name) if isinstance(self.length, dict) else self.length
+
+    def image_size(self, name: str) -> tuple[int, int] | None:
+        """Return the requested height and width of this column's images, or None if the images decide."""
+        size = self.size.get(name) if isinstance(self.size, dict) else self.size
+        return None if size is None else (int(size[0]), int(size[1]))
+
+    def image_channels(self, name: str) -> int | None:
+        """Return the requested number of channels of this column's images, or None if the images decide."""
+        word = self.channels.get(name) if isinstance(self.channels, dict) else self.channels
+        return None if word is None else CHANNELS[word]
+
+    def image_resize(self, name: str) -> str:
+        """Return how this column's images are brought to their size."""
+        default: str = PREPROCESS["resize"]["default"]
+        return self.resize.get(name, default) if isinstance(self.resize, dict) else self.resize
+
+    def image_form(self, name: str, shape: Sequence[int]) -> ImageForm:
+        """Return the form of this column's images, of which `shape` are channels, height and width."""
+        channels, height, width = shape
+        return ImageForm(height=height, width=width, channels=channels, resize=self.image_resize(name))
+
+    def skips_errors(self, name: str) -> bool:
+        """Return whether rows are left out whose image in this column cannot be read."""
+        rule = self.on_error.get(name, "stop") if isinstance(self.on_error, dict) else self.on_error
+        return rule == "skip"
 
     def missing_rule(self, name: str, kind: ColumnKind) -> Missing:
         """Return the rule for this column's missing values.

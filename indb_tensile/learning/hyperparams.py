@@ -8,6 +8,7 @@ from typing import Any
 from indb_tensile.job import JobSpec
 from indb_tensile.learning import training_length
 from indb_tensile.request.hyperparam_rules import HYPERPARAMS, ONLY_WITH, check_hyperparams
+from indb_tensile.request.image_rules import AUGMENTATIONS
 from indb_tensile.request.loss_rules import LOSS_OPTIONS
 from indb_tensile.request.parameter_rules import fill_defaults
 
@@ -67,6 +68,11 @@ class TrainingSettings:
     weight: str | None
     freeze: tuple[str, ...] | None
     ensemble: int
+    augment_flip: bool
+    augment_shift: float
+    augment_rotation: float
+    augment_color: float
+    augment_cutout: float
     baseline: bool
     seed: int
 
@@ -97,6 +103,7 @@ class TrainingSettings:
         """
         own = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
         unused = {name for name, (switch, allowed) in ONLY_WITH.items() if own[switch] not in (None, *allowed)}
+        unused |= {name for name in AUGMENTATIONS if not own[name]}
         return {name: value for name, value in own.items() if value is not None and name not in unused}
 
 

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from indb_tensile.errors import DataError, RequestError
 from indb_tensile.learning.columns import ColumnData, ColumnKind
 from indb_tensile.learning.copylabels import label_set
+from indb_tensile.request.image_rules import bytes_of_hex
 from indb_tensile.request.time_texts import parse_interval, parse_time_of_day
 
 AS_TRAINED = (
@@ -95,6 +96,10 @@ def column_of(name: str, kind: ColumnKind, values: Sequence[Any]) -> ColumnData:
             texts = np.empty(len(values), object)
             texts[:] = [None if value is None else text(name, value) for value in values]
             return ColumnData(kind=kind, values=texts, missing=missing)
+        case ColumnKind.IMAGE:
+            images = np.empty(len(values), object)
+            images[:] = [None if value is None else _bytes(name, value) for value in values]
+            return ColumnData(kind=kind, values=images, missing=missing)
         case ColumnKind.ARRAY:
             return ColumnData(kind=kind, values=_tensors(name, values), missing=missing)
         case ColumnKind.LABELS:
@@ -212,6 +217,14 @@ def text(name: str, value: Any) -> str:
 
 # Type json accepts escapes of these characters in a text, and no text of PostgreSQL can have them.
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
+
+
+def _bytes(name: str, value: Any) -> bytes:
+    """Return the bytes of a bytea, which JSON holds as its text in hexadecimal."""
+    raw = bytes_of_hex(value)
+    if raw is None:
+        raise DataError(f'column "{name}": {_abbreviated(value)} is not a bytea in hexadecimal', hint=AS_TRAINED)
+    return raw
 
 
 def _labels(name: str, value: Any) -> tuple[str, ...]:

@@ -31,7 +31,7 @@ _RUN_ROWS = 64
 _FEWEST_ROWS = 20  # fewer rows may be unique or ordered by accident
 _LOG_ACCIDENT = math.log(1e-6)  # findings that are more probable by accident are ignored
 _NUMERIC = (ColumnKind.INTEGER, ColumnKind.FLOAT, ColumnKind.DATE, ColumnKind.TIME, ColumnKind.DURATION)
-_UNCHECKED = (ColumnKind.ARRAY, ColumnKind.LABELS, ColumnKind.DOCUMENT)
+_UNCHECKED = (ColumnKind.ARRAY, ColumnKind.LABELS, ColumnKind.DOCUMENT, ColumnKind.IMAGE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,6 +22,7 @@ from indb_tensile.learning.columnstore import stored_bytes
 from indb_tensile.learning.feature_options import FeatureOptions
 from indb_tensile.learning.moments import FIT_BLOCK_NUMBERS
 from indb_tensile.learning.tokens import LONGEST_CHOSEN
+from indb_tensile.request.image_rules import CHANNELS
 from indb_tensile.sizes import size
 
 _MIB = 1024 * 1024
@@ -38,6 +39,7 @@ _FIT_BYTES = 40  # per number of the block whose mean is being computed: the flo
 # Per row of a file: hashes, draws, positions among the rows with a target and in the parts, and their copies.
 _FILE_ROW_BYTES = 80
 _SCRATCH_BYTES = 8  # of a number in the copy of a column that a fit orders
+_UNKNOWN_SIDE = 64  # pixels of an image whose size is not requested, before it is read
 _TEXT_BYTES = 57  # size of a str object without its characters
 _CODE_BYTES = 100  # of each different text of a column in a file (coded_texts.py)
 _SHARED_TEXTS = 65_536  # up to this number of different texts, equal texts share one object (copybinary.py)
@@ -224,13 +226,16 @@ def estimate_memory(
     width = sum(_encoded_numbers(statistics, name, options) for name in stored_names if name not in targets)
     outputs = sum(_target_numbers(statistics, name) for name in targets)
     combined_bytes = 8 * rows * len(targets) if len(targets) > 1 else 0  # target_columns.py
-    columns_bytes, train_rows = sum(columns.values()) + combined_bytes, round(rows * (1 - test_size))
+    images = [name for name in stored_names if statistics.wires[name].kind is ColumnKind.IMAGE]
+    pixels_bytes = rows * sum(_image_bytes(options, name) for name in images)
+    encoded_images_bytes = sum(columns[name] for name in images)
+    columns_bytes, train_rows = sum(columns.values()) + combined_bytes + pixels_bytes, round(rows * (1 - test_size))
     return MemoryEstimate(
         statistics=statistics,
         columns_bytes=columns_bytes,
-        kept_bytes=texts + sum(columns.get(name, 0) for name in targets) + combined_bytes,
+        kept_bytes=texts + encoded_images_bytes + sum(columns.get(name, 0) for name in targets) + combined_bytes,
         texts_bytes=sum(_different_texts_bytes(statistics, n) for n in stored_names),
-        encoded_bytes=rows * (4 * (width + outputs - 1) + _TARGET_BYTES),
+        encoded_bytes=rows * (4 * (width + outputs - 1) + _TARGET_BYTES) + pixels_bytes,
         held_out_bytes=round(test_size * columns_bytes),
         fit_bytes=max((_fit_bytes(statistics, name, train_rows) for name in stored_names), default=0),
     )
@@ -254,6 +259,9 @@ def _column_bytes(statistics: Statistics, name: str) -> int:
     """Return the memory of the column as it is read."""
     wire, analyzed, rows = statistics.wires[name], statistics.columns.get(name), statistics.rows
     mask_bytes = rows if analyzed is not None and analyzed.null_share > 0 else 0
+    if wire.kind is ColumnKind.IMAGE:  # statistics count large values as pointers, and the table's size has them
+        width_bytes = 0.0 if analyzed is None else analyzed.width_bytes
+        return round(max(rows * width_bytes, statistics.stored_bytes)) + 9 * rows
     if wire.kind in _OBJECTS:
         width_bytes, distinct = (32.0, 0.0) if analyzed is None else (analyzed.width_bytes, analyzed.distinct)
         texts = distinct if distinct <= _SHARED_TEXTS else rows
@@ -261,6 +269,12 @@ def _column_bytes(statistics: Statistics, name: str) -> int:
     return (
         rows * stored_bytes(wire) * (_elements(statistics, name) if wire.kind is ColumnKind.ARRAY else 1) + mask_bytes
     )
+
+
+def _image_bytes(options: FeatureOptions, name: str) -> int:
+    """Return the bytes of a decoded image of the column."""
+    height, width = options.image_size(name) or (_UNKNOWN_SIDE, _UNKNOWN_SIDE)
+    return height * width * (options.image_channels(name) or max(CHANNELS.values()))
 
 
 def _different_texts_bytes(statistics: Statistics, name: str) -> int:
@@ -302,6 +316,8 @@ def _encoded_numbers(statistics: Statistics, name: str, options: FeatureOptions)
             return 1 + indicator
         case ColumnKind.ARRAY:
             return _elements(statistics, name) + indicator
+        case ColumnKind.IMAGE:  # in bytes, which are counted apart
+            return 0
         case _:
             return _TIME_NUMBERS
 

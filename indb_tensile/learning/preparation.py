@@ -14,8 +14,9 @@ from indb_tensile.errors import DataError, MissingError, RequestError
 from indb_tensile.job import JobSpec, Snapshot, Task
 from indb_tensile.learning import architectures
 from indb_tensile.learning.checked_options import CheckedOptions
-from indb_tensile.learning.columns import Column, ColumnData, ColumnKind, ColumnRows, Columns, Rows, TableData
+from indb_tensile.learning.columns import Column, ColumnKind, ColumnRows, Columns, Rows, TableData
 from indb_tensile.learning.datareport import Fact, ReportInput, report_data
+from indb_tensile.learning.decoded_images import SkippedRows, decode_images, skipped_sentence
 from indb_tensile.learning.documents import with_derived
 from indb_tensile.learning.earlystop import EarlyStop
 from indb_tensile.learning.encoded_parts import Part, encode_parts
@@ -24,6 +25,7 @@ from indb_tensile.learning.forecast_table import ForecastRows, WindowTable, wind
 from indb_tensile.learning.hyperparams import TrainingSettings, settings_of
 from indb_tensile.learning.locked_relation import Connection, ReadLimits
 from indb_tensile.learning.memory_estimate import MemoryEstimate, RowMemoryLimits, Statistics, estimate_memory
+from indb_tensile.learning.network_choice import array_shapes, auto_reason, resolve_architecture, texts_of
 from indb_tensile.learning.preprocessor import Preprocessor, choose_features, require_present
 from indb_tensile.learning.preprocessor_fitting import fit
 from indb_tensile.learning.registered_network import RegisteredNetwork
@@ -50,6 +52,7 @@ from indb_tensile.learning.training_length import FEWEST_VALID_ROWS
 from indb_tensile.learning.weighted_losses import loss_for
 from indb_tensile.request.estimator_rules import check_ensemble, check_targets_of_estimator
 from indb_tensile.request.hyperparam_rules import check_weights
+from indb_tensile.request.image_rules import check_images
 from indb_tensile.request.split_rules import check_split_use
 
 _FEWEST_TRAIN_ROWS = 2  # batch normalisation and every standard deviation need two
@@ -65,7 +68,8 @@ class Prepared:
     `chosen` names the values of `settings` and `early_stop` that were not requested but chosen for the number of
     rows. `forecast` are the series that a forecast learns from. `init_from` is the version that the weights are from,
     or None. `auto_reason` says why `auto` stands for the network; it is empty if the request names one. `network` is
-    the registered network that the architecture begins with.
+    the registered network that the architecture begins with. `skipped` are the rows
+    that were left out since an image cannot be read.
     """
 
     module: nn.Module
@@ -91,6 +95,7 @@ class Prepared:
     auto_reason: str = ""
     forecast: ForecastRows | None = None
     network: RegisteredNetwork | None = None
+    skipped: tuple[SkippedRows, ...] = ()
 
 
 def prepare(
@@ -222,16 +227,22 @@ def assemble(
     features = _features(table.described, spec, checked.options)
     table = with_combined(table, spec.target, spec.targets, spec.task)
     known = labeled(spec.target, table.columns[spec.target], table.storage)
+    unlabeled_rows = table.rows - len(known)
     _require_rows(table, known)
     columns = _with_paths(table, features, checked.options)
     require_present(columns, features, checked.options, known)
+    _check_images(spec, columns, features)
+    images = decode_images(table, features, checked.options, known, {} if start is None else start.image_forms)
+    known, columns = images.readable, {**columns, **images.columns}
+    _require_rows(table, known, images.skipped)
     parts = divide_rows(table, known, checked.split)
     train, valid, test = row_numbers(table, known, parts)
     target = _fit_target(table, spec, known, parts) if forecast is None else forecast.target(spec.target)
     if start is not None:
         spec, target, features = _continue_from(start, spec, target, features)
-    texts = _texts(columns, features, checked.options)
-    architecture = _resolve_architecture(spec, columns, features, len(train), texts)
+    pictured = bool(images.columns)
+    texts = texts_of(columns, features, checked.options)
+    architecture = resolve_architecture(spec, columns, features, len(train), texts)
     options = checked.options.embedding() if architectures.embeds(architecture) else checked.options
     preprocessor = _fit_preprocessor(columns, spec, options, target, features, train, table.storage, network)
     del columns  # which has copies of the documents' values
@@ -245,14 +256,22 @@ def assemble(
     module = _build_module(architecture, preprocessor, settings, room, start, network)
     _require_batches(module, len(train), settings)
     facts = ReportInput(
-        table=table, known=known, parts=parts, split=checked.split, preprocessor=preprocessor, options=options
+        table=table,
+        known=known,
+        parts=parts,
+        split=checked.split,
+        preprocessor=preprocessor,
+        options=options,
+        skipped=images.skipped,
+        unlabeled_rows=unlabeled_rows,
     )
     report = report_data(facts) if forecast is None else report_series(forecast)
     held_out, membership = table.take(test), stored_rule(table, spec, parts)  # before the columns are consumed
+    table.columns.update(images.columns)
     weights = _weights(table, known, checked.weights, target, parts)
     encoded = encode_parts(table, preprocessor, (train, valid, test), weights, consume=consume)
     if start is None:
-        fit_embeddings(module, encoded[0].x)
+        fit_embeddings(module, encoded[0].numbers)
     return Prepared(
         module=module,
         loss=loss_for(module, spec.task, settings, weighted=checked.weights.used, forecast=target.forecast),
@@ -269,12 +288,13 @@ def assemble(
         input_shape=preprocessor.input_shape,
         task=spec.task,
         held_out=held_out,
-        unlabeled_rows=table.rows - len(known),
+        unlabeled_rows=unlabeled_rows,
+        skipped=images.skipped,
         membership=membership,
         report=report,
         chosen=_chosen(spec, settings),
         init_from=None if start is None else start.to_json(),
-        auto_reason=_auto_reason(spec, architecture, len(train), texts),
+        auto_reason=auto_reason(spec, architecture, len(train), texts, pictured),
         forecast=forecast,
         network=network,
     )
@@ -304,30 +324,10 @@ def _continue_from(
     return spec, target, features
 
 
-def _texts(columns: Columns, features: tuple[str, ...], options: FeatureOptions) -> architectures.TokenUse:
-    """Return whether columns are read as tokens."""
-    encodings = [options.encoding(name) if columns[name].kind is ColumnKind.TEXT else None for name in features]
-    return architectures.TokenUse.among(encodings)
-
-
-def _resolve_architecture(
-    spec: JobSpec, columns: Columns, features: tuple[str, ...], rows: int, texts: architectures.TokenUse
-) -> dict[str, Any]:
-    """Return the complete architecture for these features. Refuses arrays of unknown shapes."""
-    if spec.task is Task.FORECAST and spec.architecture["type"] == "auto":
-        return architectures.forecast_default(rows)
-    _require_known_shapes(features, [columns[name] for name in features])
-    arrays, alone = _array_shapes(columns, features)
-    return architectures.resolve(spec.architecture, arrays, alone=alone, rows=rows, texts=texts)
-
-
-def _auto_reason(spec: JobSpec, architecture: Mapping[str, Any], rows: int, texts: architectures.TokenUse) -> str:
-    """Return why `auto` stands for this network; empty if the request names one."""
-    if spec.architecture["type"] != "auto":
-        return ""
-    if spec.task is Task.FORECAST:
-        return f"{rows} windows of series train"
-    return architectures.why_default(architecture["type"] == "cnn", rows, texts)
+def _check_images(spec: JobSpec, columns: Columns, features: Sequence[str]) -> None:
+    """Refuse a network that does not read the images, and changes of images of which there are none."""
+    images = [name for name in features if columns[name].kind is ColumnKind.IMAGE]
+    check_images(spec.architecture, spec.preprocess, len(images), len(features) - len(images), spec.hyperparams)
 
 
 def _with_paths(table: TableData, features: Sequence[str], options: FeatureOptions) -> Columns:
@@ -457,7 +457,7 @@ def _fit_preprocessor(
     storage: RowStorage,
     network: RegisteredNetwork | None,
 ) -> Preprocessor:
-    shape = architectures.natural_shape(spec.architecture, *_array_shapes(columns, features))
+    shape = architectures.natural_shape(spec.architecture, *array_shapes(columns, features))
     return fit(
         columns,
         target=target,
@@ -470,27 +470,12 @@ def _fit_preprocessor(
     )
 
 
-def _array_shapes(columns: Columns, features: tuple[str, ...]) -> tuple[tuple[tuple[int, ...], ...], bool]:
-    """Return the shapes of the features that are arrays, and whether an array is the only feature."""
-    arrays = tuple(columns[name].shape for name in features if columns[name].shape)
-    return arrays, len(features) == 1 and bool(arrays)
-
-
-def _require_known_shapes(features: tuple[str, ...], learned: list[ColumnData]) -> None:
-    for name, data in zip(features, learned, strict=True):
-        if data.shape == (0,):
-            hint = "Fill it, or leave it out with exclude."
-            raise DataError(
-                f'column "{name}" is NULL in all {len(data.missing)} rows: its shape is unknown', hint=hint
-            )
-
-
-def _require_rows(table: TableData, known: Rows) -> None:
+def _require_rows(table: TableData, known: Rows, skipped: tuple[SkippedRows, ...] = ()) -> None:
     fewest = _FEWEST_TRAIN_ROWS + 1
     if len(known) < fewest:
         raise DataError(
             f"the table has {len(known)} rows with a target, {fewest} are the fewest to train and test on",
-            detail=f"It has {table.rows} rows in all.",
+            detail=f"It has {table.rows} rows in all.{skipped_sentence(skipped)}",
             hint="Insert rows, commit, and call tensile_train again.",
         )
 

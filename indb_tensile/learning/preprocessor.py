@@ -2,7 +2,7 @@
 
 The numbers of an encoded row are in this order: all scalars (numbers, booleans and intervals) in the order of the
 table, the indicators of missing scalars, texts, times, arrays, texts that are not one-hot, sets of labels, numbers of
-categories, tokens. An `input_shape` reshapes the row to an image or a sequence.
+categories, tokens, pixels of images. An `input_shape` reshapes the row to an image or a sequence.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,9 +21,11 @@ from indb_tensile.learning.columns import Column, ColumnKind, ColumnRows, Column
 from indb_tensile.learning.documents import DocumentPath, with_derived, with_values
 from indb_tensile.learning.encoders import Arrays, Numbers, Times, require
 from indb_tensile.learning.feature_options import FeatureOptions
+from indb_tensile.learning.image_encoders import Images
 from indb_tensile.learning.jsonrows import column_of, duration, named, number, single, truth
 from indb_tensile.learning.moments import Matrix
 from indb_tensile.learning.network_tokens import BoundTokens, NetworkTokenizer, NetworkTokens
+from indb_tensile.learning.packed_rows import Packed, PackedForm
 from indb_tensile.learning.row_storage import BLOCK_ROWS, row_blocks
 from indb_tensile.learning.targets import TargetEncoding
 from indb_tensile.learning.text_encoders import (
@@ -43,7 +45,7 @@ Tensor32 = npt.NDArray[np.float32]
 
 # The version of the stored form; a reader refuses newer ones. In format 1 times have no `parts`. Format 3 adds sets
 # of labels, documents, intervals, scalings, and texts that are not one-hot. Format 4 adds `codes`, format 5 adds
-# targets of several values or labels, and `tokens`. Format 6 adds `network_tokens`.
+# targets of several values or labels, and `tokens`. Format 6 adds `network_tokens` and images.
 FORMAT = 6
 NUMBERS = (ColumnKind.INTEGER, ColumnKind.FLOAT, ColumnKind.BOOLEAN)
 SCALARS = (*NUMBERS, ColumnKind.DURATION)
@@ -57,9 +59,10 @@ _PLURALS = {
     ColumnKind.ARRAY: "arrays",
     ColumnKind.LABELS: "arrays of texts",
     ColumnKind.DOCUMENT: "json documents",
+    ColumnKind.IMAGE: "images",
 }
 TextEncoder = Texts | Ordinals | Hashed | TargetMeans | Codes | Tokens | NetworkTokens
-Encoder = Texts | Ordinals | Hashed | TargetMeans | Codes | Tokens | BoundTokens | Times | Arrays | LabelSets
+Encoder = Texts | Ordinals | Hashed | TargetMeans | Codes | Tokens | BoundTokens | Times | Arrays | LabelSets | Images
 TRANSFORM_BLOCK_NUMBERS = 1 << 20  # rows are encoded in float64, in blocks of this many numbers
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
 
@@ -103,6 +106,7 @@ class Recipe:
     tokens: tuple[Tokens, ...] = ()
     network_tokens: tuple[NetworkTokens, ...] = ()
     singles: tuple[str, ...] = ()
+    images: tuple[Images, ...] = ()
 
     @property
     def all_texts(self) -> tuple[TextEncoder, ...]:
@@ -186,7 +190,7 @@ class Preprocessor:
         numbers = self.recipe.numbers
         scalars = [(name, 1, True) for name in numbers.names]
         scalars += [(numbers.names[place], 1, False) for place in numbers.indicators]
-        others = [(part.name, len(part.outputs), isinstance(part, Times | Arrays)) for part in self._others]
+        others = [(part.name, len(part.outputs), isinstance(part, Times | Arrays | Images)) for part in self._others]
         feature_of = {path.name: path.column for path in self.recipe.documents}
         parts, begin = [], 0
         for name, width, averaged in (*scalars, *others):
@@ -208,10 +212,13 @@ class Preprocessor:
 
         `numbers` is how many numbers begin an encoded row. `categories` are how many categories each of its last
         values has. If tokens follow them, `vocabularies` are how many tokens there are for each column of texts, and
-        `lengths` how many tokens of it a row has.
+        `lengths` how many tokens of it a row has. If pixels follow, `images` are the channels, the height and the
+        width of each column of images.
         """
         recipe = self.recipe
         layout = {"numbers": len(recipe.numbers.names), "categories": [codes.size for codes in recipe.codes]}
+        if recipe.images:
+            layout["images"] = [size for image in recipe.images for size in image.shape]
         if recipe.network_tokens:
             size = 1 if self.tokenizer is None else self.tokenizer.size
             lengths = [part.length for part in recipe.network_tokens]
@@ -254,6 +261,31 @@ class Preprocessor:
         for row, name in zip(raw, names, strict=True):
             columns[name].numbers(row)
         return self._encode_parts(raw.T, columns)
+
+    @cached_property
+    def skips(self) -> bool:
+        """Return whether a row with an image that cannot be read has no answer, instead of an error."""
+        return any(image.skips for image in self.recipe.images)
+
+    @cached_property
+    def packed_form(self) -> PackedForm | None:
+        """Return the compact form of encoded rows, or None for rows without images."""
+        images = self.recipe.images
+        if not images:
+            return None
+        numbers = int(np.prod(self.input_shape)) - sum(image.size for image in images)
+        return PackedForm(numbers=numbers, images=images, input_shape=self.input_shape)
+
+    def transform_packed(self, columns: Columns, form: PackedForm) -> Packed:
+        """Encode columns of a table in the compact form. Their images are decoded, and their kinds are known."""
+        columns = with_derived(columns, self.recipe.documents)
+        names = self.recipe.numbers.names
+        rows = len(columns[self.recipe.features[0]].missing)
+        raw = np.empty((len(names), rows))
+        for row, name in zip(raw, names, strict=True):
+            columns[name].numbers(row)
+        pixels = [image.pixels(columns[image.name])[0] for image in self.recipe.images]
+        return form.pack(self._encode_dense(raw.T, columns), pixels)
 
     @property
     def block_rows(self) -> int | None:
@@ -310,16 +342,25 @@ class Preprocessor:
         return self.target.encode(data)
 
     def _encode_parts(self, raw: Matrix, columns: Columns) -> Tensor32:
+        dense = self._encode_dense(raw, columns)
+        if self.recipe.images:
+            dense = np.hstack([dense, *(image.floats(columns[image.name]) for image in self.recipe.images)])
+        return dense.reshape(len(raw), *self.input_shape)
+
+    def _encode_dense(self, raw: Matrix, columns: Columns) -> Tensor32:
+        """Encode what is no image, as (rows, numbers)."""
         fills = self.recipe.fills
         parts = [self.recipe.numbers.apply(raw)]
         for part in self._others:
+            if isinstance(part, Images):
+                continue
             data = columns[part.name]
             parts.append(part.apply(filled(data, fills[part.name]) if part.name in fills else data))
         whole = np.hstack(parts) if len(parts) > 1 else parts[0]
         # A value beyond the range of float32 would become infinite, and so would every result computed from it.
         np.maximum(whole, -_FLOAT32_MAX, out=whole)  # in place: no other code holds this array
         np.minimum(whole, _FLOAT32_MAX, out=whole)
-        return whole.astype(np.float32, order="C").reshape(len(raw), *self.input_shape)
+        return whole.astype(np.float32, order="C")
 
     def _require_kinds(self, columns: Columns) -> None:
         """Raise DataError if a column's kind is not the kind that the model was trained on.
@@ -354,6 +395,7 @@ class Preprocessor:
         of_day, of_calendar = (ColumnKind.CLOCK,), (ColumnKind.TIME, ColumnKind.DATE)
         kinds |= {part.name: of_day if "seconds" in part.parts else of_calendar for part in recipe.times}
         kinds |= {part.name: (ColumnKind.ARRAY,) for part in recipe.arrays}
+        kinds |= {part.name: (ColumnKind.IMAGE,) for part in recipe.images}
         return kinds | {part.name: (ColumnKind.LABELS,) for part in recipe.labels}
 
     @cached_property
@@ -370,6 +412,7 @@ class Preprocessor:
             recipe.tokens,
             bound,
         ]
+        parts.append(recipe.images)
         return tuple(encoder for part in parts for encoder in part)
 
 

@@ -11,6 +11,7 @@ from indb_tensile.learning.columns import ColumnData, ColumnKind, ColumnRows, Co
 from indb_tensile.learning.documents import with_derived
 from indb_tensile.learning.encoders import Arrays, Missing, Numbers, Times
 from indb_tensile.learning.feature_options import EMBEDDED, TOKENS, FeatureOptions
+from indb_tensile.learning.image_encoders import Images
 from indb_tensile.learning.moments import Matrix
 from indb_tensile.learning.network_tokens import NetworkTokens, fit_network_tokens
 from indb_tensile.learning.preprocessor import (
@@ -97,6 +98,17 @@ def fit(
         codes=tuple(texts.codes),
         tokens=tuple(texts.tokens),
         network_tokens=tuple(texts.network_tokens),
+        images=tuple(
+            Images.fit(
+                name,
+                data,
+                options.image_form(name, data.shape),
+                standardize=options.standardizes(name),
+                missing=options.missing_rule(name, data.kind),
+                skips=options.skips_errors(name),
+            )
+            for name, data in _columns_of_kinds(learned, ColumnKind.IMAGE)
+        ),
         singles=tuple(name for name in features if columns[name].values.dtype == np.float32),
     )
     width = len(Preprocessor(recipe).outputs)

@@ -222,8 +222,8 @@ def _copy_rows(
             refuse(store.size_bytes + row_bytes)
 
     def sink(columns: dict[str, ColumnData], rows: int) -> None:
-        shapes = {name: data.shape for name, data in columns.items() if data.shape}
-        if shapes and not store.rows:
+        shapes = {name: data.shape for name, data in columns.items() if data.shape} if not store.rows else {}
+        if shapes:
             place(statistics.seen(shapes))
         store.add(columns, rows)
 
@@ -235,7 +235,7 @@ def _copy_rows(
     identity = described.key or sorted(chosen)
     store = ColumnStore(
         wires,
-        stored=chosen,
+        stored=_stored_columns(described, chosen, wires, alone=not parts),
         identity=identity,
         limit_bytes=limits.size_bytes,
         refuse=refuse,
@@ -331,15 +331,26 @@ def copy_tables(
         decoder.end()
 
 
+def _stored_columns(
+    described: DescribedRelation, chosen: Sequence[str], wires: Mapping[str, CopyEncoding], *, alone: bool
+) -> Sequence[str]:
+    """Return the columns to keep: with images the key too, by which errors name the row of a broken image."""
+    pictured = any(wires[name].kind is ColumnKind.IMAGE for name in chosen)
+    return tuple(dict.fromkeys((*chosen, *described.key))) if pictured and alone else chosen
+
+
+_KEYS_AS_TEXT = (ColumnKind.CLOCK, ColumnKind.DURATION, ColumnKind.IMAGE)
+
+
 def _copied_wires(described: DescribedRelation, chosen: Sequence[str]) -> dict[str, CopyEncoding]:
     """Return the encodings of the chosen columns and of the key, fixed widths first so that runs are long.
 
-    A time in the key identifies a row by its text, as in 0.1.0, unless models learn from it.
+    A time or bytea in the key identifies a row by its text, as in 0.1.0, unless models learn from it.
     """
     names = tuple(dict.fromkeys((*chosen, *described.key)))
     wires = {name: described.wires[name] for name in names}
     for name in described.key:
-        if name not in chosen and wires[name].kind in (ColumnKind.CLOCK, ColumnKind.DURATION):
+        if name not in chosen and wires[name].kind in _KEYS_AS_TEXT:
             wires[name] = described.key_wires[name]
     return dict(sorted(wires.items(), key=lambda item: not item[1].item))
 

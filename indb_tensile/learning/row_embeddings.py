@@ -1,11 +1,11 @@
 """Embeddings of a table's row: each number and each category becomes a vector of its own.
 
-A row is a vector of four parts: numbers, which are embedded; other values (indicators, ones and zeros, arrays),
-which are not; categories, each as its number from 0 on; and the tokens of texts (token_networks.py). Numbers are
-embedded as in Gorishniy, Rubachev and Babenko, "On Embeddings for Numerical Features in Tabular Deep Learning"
-(NeurIPS 2022). The authors' package `rtdl_num_embeddings` is not used: its layers take their bins, and draw some of
-their first weights, when they are constructed, and here a network is constructed without memory and gets its weights
-later.
+A row is a vector of five parts: numbers, which are embedded; other values (indicators, ones and zeros, arrays),
+which are not; categories, each as its number from 0 on; the tokens of texts (token_networks.py); and the pixels of
+images (image_networks.py). Numbers are embedded as in Gorishniy, Rubachev and Babenko, "On Embeddings for Numerical
+Features in Tabular Deep Learning" (NeurIPS 2022). The authors' package `rtdl_num_embeddings` is not used: its layers
+take their bins, and draw some of their first weights, when they are constructed, and here a network is constructed
+without memory and gets its weights later.
 """
 
 import math
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from indb_tensile.learning.image_networks import ImageColumn, ImageOptions, ImageVectors
 from indb_tensile.learning.pretrained_vectors import PretrainedOptions, PretrainedVectors
 from indb_tensile.learning.token_networks import TextColumn, TextOptions, TextVectors
 
@@ -24,7 +25,7 @@ _FIRST_EDGE, _LAST_EDGE = -2.0, 2.0  # of bins before they are fitted; most stan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowLayout:
-    """The parts of an encoded row: `numbers`, `others`, one number for each of `categories`, then tokens of `texts`.
+    """The parts of an encoded row: `numbers`, `others`, `categories`, tokens of `texts`, pixels of `images`.
 
     `categories` are the numbers of categories of each such column.
     """
@@ -33,23 +34,29 @@ class RowLayout:
     others: int
     categories: tuple[int, ...]
     texts: tuple[TextColumn, ...] = ()
+    images: tuple[ImageColumn, ...] = ()
 
     @property
     def width(self) -> int:
         """Return how many numbers an encoded row has."""
-        return self.numbers + self.others + len(self.categories) + self.tokens
+        return self.numbers + self.others + len(self.categories) + self.tokens + self.pixels
 
     @property
     def tokens(self) -> int:
         """Return how many of these numbers are tokens."""
         return sum(text.length for text in self.texts)
 
+    @property
+    def pixels(self) -> int:
+        """Return how many of these numbers are pixels."""
+        return sum(image.size for image in self.images)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddingOptions:
     """How numbers and categories are embedded: `kind` of number_embedding, and the sizes that this kind uses.
 
-    `texts` says how tokens are.
+    `texts` says how tokens are, and `images` how pixels are.
     """
 
     kind: str
@@ -58,6 +65,7 @@ class EmbeddingOptions:
     frequencies: int
     frequency_scale: float
     texts: TextOptions | PretrainedOptions
+    images: ImageOptions
 
 
 class RowEmbedding(nn.Module):
@@ -69,14 +77,18 @@ class RowEmbedding(nn.Module):
         self.numbers = _number_embedding(layout.numbers, options)
         self.categories = CategoryEmbedding(layout.categories, options.width) if layout.categories else None
         self.texts = _text_vectors(layout.texts, options.texts) if layout.texts else None
+        self.images = ImageVectors(layout.images, options.images) if layout.images else None
         embedded = 1 if self.numbers is None else options.width
         self.outputs = layout.numbers * embedded + layout.others + len(layout.categories) * options.width
         self.outputs += len(layout.texts) * options.texts.width
+        self.outputs += len(layout.images) * options.images.width
 
     def forward(self, x: Tensor) -> Tensor:
         """Map rows (batch, layout.width) to (batch, outputs)."""
-        sizes = [self.layout.numbers, self.layout.others, len(self.layout.categories), self.layout.tokens]
-        numbers, others, categories, tokens = torch.split(x, sizes, dim=1)
+        layout = self.layout
+        sizes = [layout.numbers, layout.others, len(layout.categories), layout.tokens]
+        sizes += [layout.pixels] if layout.images else []
+        numbers, others, categories, tokens, *pixels = torch.split(x, sizes, dim=1)
         parts = [numbers if self.numbers is None else self.numbers(numbers).flatten(1)] if self.layout.numbers else []
         if self.layout.others:
             parts.append(others)
@@ -84,11 +96,13 @@ class RowEmbedding(nn.Module):
             parts.append(self.categories(categories).flatten(1))
         if self.texts is not None:
             parts.append(self.texts(tokens).flatten(1))
+        if self.images is not None:
+            parts.append(self.images(pixels[0]).flatten(1))
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
 
 class TokenEmbedding(nn.Module):
-    """Embeds each value and each text of a row as one token of `width` numbers, behind one that reads the others."""
+    """Embeds each value, text and image as one token of `width` numbers, behind one that reads the others."""
 
     def __init__(self, layout: RowLayout, options: EmbeddingOptions) -> None:
         super().__init__()
@@ -103,13 +117,20 @@ class TokenEmbedding(nn.Module):
             self.texts = nn.Sequential(
                 _text_vectors(layout.texts, options.texts), nn.Linear(options.texts.width, options.width)
             )
+        self.images = None
+        if layout.images:
+            self.images = nn.Sequential(
+                ImageVectors(layout.images, options.images), nn.Linear(options.images.width, options.width)
+            )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map rows (batch, layout.width) to (batch, 1 + values + texts, width)."""
+        """Map rows (batch, layout.width) to (batch, 1 + values + texts + images, width)."""
         embedded = self.layout.numbers if self.numbers is not None else 0
         coded, tokens = len(self.layout.categories), self.layout.tokens
-        sizes = [embedded, x.shape[1] - embedded - coded - tokens, coded, tokens]
-        numbers, others, categories, texts = torch.split(x, sizes, dim=1)
+        pixels = self.layout.pixels
+        sizes = [embedded, x.shape[1] - embedded - coded - tokens - pixels, coded, tokens]
+        sizes += [pixels] if self.images is not None else []
+        numbers, others, categories, texts, *shown = torch.split(x, sizes, dim=1)
         parts = [self.summary(x)]
         if self.numbers is not None:
             parts.append(self.numbers(numbers))
@@ -119,6 +140,8 @@ class TokenEmbedding(nn.Module):
             parts.append(self.categories(categories))
         if self.texts is not None:
             parts.append(self.texts(texts))
+        if self.images is not None:
+            parts.append(self.images(shown[0]))
         return torch.cat(parts, dim=1)
 
 

@@ -418,6 +418,8 @@ def _column_hashes(column: ColumnData) -> Hashes:
             words = _text_hashes(column.values)
         case ColumnKind.LABELS:
             words = _text_hashes([None if labels is None else _LABEL_END.join(labels) for labels in column.values])
+        case ColumnKind.IMAGE:
+            words = np.fromiter((_digest(raw or b"") for raw in column.values), np.uint64, len(column.values))
         case ColumnKind.ARRAY:
             words = np.fromiter((_digest(row.tobytes()) for row in column.values), np.uint64, len(column.values))
         case ColumnKind.FLOAT | ColumnKind.DATE | ColumnKind.TIME | ColumnKind.CLOCK | ColumnKind.DURATION:

@@ -17,12 +17,14 @@ from indb_tensile.errors import RequestError
 from indb_tensile.learning.architectures import stored_names
 from indb_tensile.learning.artifacts import ModelBundle
 from indb_tensile.learning.encoders import Arrays, Numbers, Times
+from indb_tensile.learning.image_decoding import ImageForm
+from indb_tensile.learning.image_encoders import Images
 from indb_tensile.learning.preprocessor import Preprocessor, Recipe, TextEncoder
 from indb_tensile.learning.targets import TargetEncoding
 from indb_tensile.learning.text_encoders import LabelSets, Ordinals
 from indb_tensile.request.feature_rules import check_learned_features
 
-_Encoder = TypeVar("_Encoder", bound=TextEncoder | Times | Arrays | LabelSets)
+_Encoder = TypeVar("_Encoder", bound=TextEncoder | Times | Arrays | LabelSets | Images)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -42,6 +44,11 @@ class StartingWeights:
     def architecture(self) -> dict[str, Any]:
         """Return the resolved architecture of the version."""
         return dict(self.bundle.architecture)
+
+    @property
+    def image_forms(self) -> dict[str, ImageForm]:
+        """Return the form of each column of images of the version."""
+        return {image.name: image.form for image in self.bundle.preprocessor.recipe.images}
 
     def to_json(self) -> dict[str, Any]:
         """Return model and version as they are stored with the new version."""
@@ -99,6 +106,7 @@ class StartingWeights:
             codes=_keep(old.codes, new.codes, named),
             tokens=_keep(old.tokens, new.tokens, named),
             network_tokens=_keep(old.network_tokens, new.network_tokens, named),
+            images=_keep_images(old.images, new.images, named),
         )
         recipe = replace(recipe, fills=_keep_fills(old, recipe))
         flat = new.input_shape == (len(fitted.outputs),)
@@ -211,6 +219,14 @@ def _keep_fills(old: Recipe, recipe: Recipe) -> dict[str, str]:
 def _keep(old: Sequence[_Encoder], new: Sequence[_Encoder], named: Collection[str]) -> tuple[_Encoder, ...]:
     known = {part.name: part for part in old if part.name not in named}
     return tuple(replace(known[part.name], required=part.required) if part.name in known else part for part in new)
+
+
+def _keep_images(old: Sequence[Images], new: Sequence[Images], named: Collection[str]) -> tuple[Images, ...]:
+    """Return the encoders of images; one of the version is kept if the images have its form."""
+    forms = {part.name: part.form for part in new}
+    same = [part for part in old if forms.get(part.name) == part.form]
+    kept = _keep(same, new, named)
+    return tuple(replace(part, skips=own.skips) for part, own in zip(kept, new, strict=True))
 
 
 def _keep_numbers(old: Numbers, new: Numbers, named: Collection[str]) -> Numbers:

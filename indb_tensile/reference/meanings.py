@@ -70,6 +70,12 @@ HYPERPARAMS: dict[str, str] = {
     "first weights: the first one has those of `seed`, the next one those of `seed` + 1. Memory and time grow with "
     "the number. Null: 5 for fewer than 1,000 training rows, if the architecture is `auto` and `epochs` is left out "
     "too, else 1.",
+    "augment_flip": "Whether half of the images are mirrored, drawn anew for each row in each epoch. None of the "
+    "`augment_...` applies to a validation or a prediction.",
+    "augment_shift": "The share of height and width by which an image is moved at most, drawn as above.",
+    "augment_rotation": "The degrees by which an image is turned at most, in either direction.",
+    "augment_color": "The share by which brightness and contrast are changed at most; each colour by half of it.",
+    "augment_cutout": "The share of height and width of a rectangle that is replaced by the mean colour.",
     "baseline": "Whether gradient boosting is fitted to the same rows after the publication, and its metrics are "
     "stored beside those of the version (`tensile_training_info`).",
     "freeze": "The layers whose weights do not change, by their numbers in the network, as in "
@@ -80,9 +86,12 @@ HYPERPARAMS: dict[str, str] = {
 }
 
 ARCHITECTURES: dict[str, str] = {
-    "auto": "Chosen by the columns: `cnn` for one array column with the shape of an image, else `mlp`.",
+    "auto": "Chosen by the columns: `cnn` or `resnet` for one column of images, `wide_and_deep` for "
+    "images or texts that are read beside other columns, else `mlp`.",
     "mlp": "Fully connected layers.",
     "cnn": "Blocks of convolutions and pooling, then fully connected layers.",
+    "resnet": "Stages of residual blocks, then the mean over the places of the image.",
+    "vit": "Blocks of attention between the patches of an image, then their mean.",
     "layers": "A list of layers that you define; see the list below.",
     "tabm": "An ensemble of fully connected networks that share most of their weights (TabM, Gorishniy and others "
     "2025). A prediction is the mean of the members.",
@@ -147,6 +156,21 @@ ARCHITECTURE: dict[str, str] = {
     "Null: `last` for gpt2, else `mean`.",
     "digest": "The digest of the network. Null: that of the network when the training is enqueued; the request is "
     "refused if the network has another one.",
+    "image_encoder": "How an image becomes one vector: `convolution` is the mean over a few convolutions, `resnet` "
+    "over three stages of residual blocks, `vit` over patches of the image after blocks of attention.",
+    "image_width": "Length of the vector of each image. The first stage of `resnet` has a quarter as many channels.",
+    "image_blocks": "Residual blocks of each stage, blocks of attention, or convolutions after the first one.",
+    "image_patch": "Height and width of the patches of `vit`.",
+    "image_heads": "Attention heads of `vit`; must divide `image_width`.",
+    "stages": "Residual blocks of each stage. Each stage has half the height and width and twice the channels of the "
+    "one before it.",
+    "resnet.width": "Channels of the first stage.",
+    "resnet.dropout": "The share of the last vector that training sets to zero at random.",
+    "patch": "Height and width of the patches into which the image is divided.",
+    "vit.width": "Length of the vector of each patch.",
+    "vit.heads": "Attention heads; must divide `width`.",
+    "images": "Channels, height and width of each column of images. Null: they follow from the columns; any other "
+    "numbers are refused.",
     "vocabularies": "Numbers of different tokens of the columns of texts. Null: counted from the columns; any other "
     "numbers are refused.",
     "lengths": "Numbers of tokens of the columns of texts. Null: chosen with the columns; any other numbers are "
@@ -227,7 +251,8 @@ PREPROCESS: dict[str, str] = {
     "order of the texts, or in the order of a list, as in "
     '`{"encode": {"size": ["S", "M", "L"]}}`; `target` has the mean of the target in the rows of that text, for '
     "training rows out of fold; `hash` has one of `categories` columns, by a hash of the text; `tokens` has the "
-    "pieces of words that the text consists of, for a network for tables, which `auto` then is. Null: the network "
+    "pieces of words that the text consists of, for a network for tables, which `auto` then is. `image` is the only "
+    "encoding of a column of bytea, which is chosen by itself. Null: the network "
     "embeds the text if it is one for tables, else `onehot`.",
     "categories": "How many of the most frequent values of a text column, or labels of an array, become a category "
     "of their own; the other values share one category. With `hash`: the number of columns. With `target` without a "
@@ -236,10 +261,18 @@ PREPROCESS: dict[str, str] = {
     "by byte pair encoding of lower-case texts.",
     "length": "How many tokens of a text are read; the others are left out. Null: the power of two that holds 95 % "
     "of the training rows' texts, at most 128.",
+    "size": "Height and width of the images of a column of bytea. Null: the median height and width of the images, "
+    "reduced to sides of at most 128 pixels.",
+    "channels": "Whether images are read in `grey` or in `rgb`. Null: in grey if all images of the column are grey.",
+    "resize": "How an image is brought to its size: `crop` keeps its middle, `pad` keeps all of it between black "
+    "borders, `stretch` changes its proportions.",
+    "on_error": "What an image that cannot be read leads to: `stop` ends the training, or the prediction, with an "
+    "error that names the row; `skip` leaves the row out of the training, and gives NULL for it in a prediction.",
     "missing": "What replaces NULL and numbers that are not finite: the column's mean, its median, its most frequent "
     "value, zero, a number, the mean with an additional feature that marks the replaced values, or an error. A "
     "missing text is a category of its own, unless it is replaced by the most frequent text or by "
-    '`{"constant": "a text"}`; missing labels are always a category of their own.',
+    '`{"constant": "a text"}`; missing labels are always a category of their own. '
+    "A missing image becomes the mean colour of the training rows.",
     "paths": "Which values of a json or jsonb column become columns: an object of paths, each `number`, `boolean`, "
     "`text`, `time` or `labels`. Dots separate the keys of a path, digits count in a list from 0. Other options call "
     "the new column `column.path`.",

@@ -15,17 +15,17 @@ KIND_OF_TYPE: dict[str, str] = {
     **dict.fromkeys(("vector", "halfvec"), "array"),
     **dict.fromkeys(("_text", "_varchar", "_bpchar", "_name", "_uuid", "_enum"), "labels"),
     **dict.fromkeys(("json", "jsonb"), "document"),
+    "bytea": "image",
 }
 SUPPORTED_TYPES = (
     "smallint, integer, bigint, real, double precision, numeric, boolean, text, varchar, char, uuid, enums, date, "
-    "timestamp, timestamptz, time, timetz, interval, json and jsonb with chosen paths, pgvector's vector and "
+    "timestamp, timestamptz, time, timetz, interval, json and jsonb with chosen paths, bytea with "
+    "images, pgvector's vector and "
     "halfvec, domains over these, and arrays of numbers, booleans, texts, uuids and enums"
 )
 
 _REASONS = {
-    **dict.fromkeys(
-        ("bytea", "_bytea"), "bytes mean nothing to a network; store its numbers in an array, such as real[]"
-    ),
+    "_bytea": "an array of bytes; select one image",
     "money": "the server's locale decides its value; cast it to numeric",
     "xml": "a network reads no XML; select values with xpath()",
     **dict.fromkeys(

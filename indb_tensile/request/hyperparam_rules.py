@@ -53,6 +53,11 @@ HYPERPARAMS: dict[str, Rule] = {
     "weight": {"type": "text", "default": None},
     "freeze": {"type": "texts", "length": [1, 500], "default": None},
     "ensemble": {"type": "integer", "minimum": 1, "maximum": 32, "default": None},
+    "augment_flip": _FLAG,
+    "augment_shift": {"type": "number", "minimum": 0, "maximum": 0.5, "default": 0.0},
+    "augment_rotation": {"type": "number", "minimum": 0, "maximum": 180, "default": 0.0},
+    "augment_color": {"type": "number", "minimum": 0, "maximum": 1, "default": 0.0},
+    "augment_cutout": {"type": "number", "minimum": 0, "maximum": 1, "default": 0.0},
     "baseline": {"type": "boolean", "default": True},
     "seed": {"type": "integer", "minimum": 0, "maximum": 2147483647, "default": 0},
 }

@@ -36,7 +36,12 @@ _TOKEN_LAYOUT: dict[str, Rule] = {
     "vocabularies": {"type": "integers", "minimum": 1, "maximum": 32768, "length": [0, 1600], "default": None},
     "lengths": {"type": "integers", "minimum": 1, "maximum": 1024, "length": [0, 1600], "default": None},
 }
+# Channels, height and width of each column of images.
+_IMAGE_LAYOUT: dict[str, Rule] = {
+    "images": {"type": "integers", "minimum": 1, "maximum": 1024, "length": [0, 192], "default": None},
+}
 TEXT_ENCODERS = ("pooling", "convolution", "transformer")
+IMAGE_ENCODERS = ("convolution", "resnet", "vit")
 _EMBEDDINGS: dict[str, Rule] = {
     "number_embedding": {"type": "choice", "values": list(NUMBER_EMBEDDINGS), "default": "piecewise"},
     "embedding_width": {"type": "integer", "minimum": 1, "maximum": 1024, "default": 8},
@@ -49,8 +54,14 @@ _EMBEDDINGS: dict[str, Rule] = {
     "text_kernel": {"type": "integer", "minimum": 1, "maximum": 31, "default": 3},
     "text_heads": {"type": "integer", "minimum": 1, "maximum": 256, "default": 4},
     "text_blocks": {"type": "integer", "minimum": 1, "maximum": 64, "default": 2},
+    "image_encoder": {"type": "choice", "values": list(IMAGE_ENCODERS), "default": "resnet"},
+    "image_width": {"type": "integer", "minimum": 1, "maximum": 4096, "default": 64},
+    "image_blocks": {"type": "integer", "minimum": 1, "maximum": 64, "default": 1},
+    "image_patch": {"type": "integer", "minimum": 1, "maximum": 256, "default": 4},
+    "image_heads": {"type": "integer", "minimum": 1, "maximum": 256, "default": 4},
     **_LAYOUT,
     **_TOKEN_LAYOUT,
+    **_IMAGE_LAYOUT,
 }
 # Parameters that have an effect only with one value of another parameter. Otherwise they are refused.
 _ONLY_WITH = {
@@ -60,6 +71,8 @@ _ONLY_WITH = {
     "text_kernel": ("text_encoder", "convolution"),
     "text_heads": ("text_encoder", "transformer"),
     "text_blocks": ("text_encoder", "transformer"),
+    "image_patch": ("image_encoder", "vit"),
+    "image_heads": ("image_encoder", "vit"),
 }
 _TABLE_DROPOUT: Rule = _DROPOUT | {"default": 0.1}
 # How the values of a window are laid out for networks that forecast. The worker counts them.
@@ -83,6 +96,20 @@ ARCHITECTURES: dict[str, dict[str, Rule]] = {
         "activation": _ACTIVATION,
         "dropout": _DROPOUT,
         "batch_norm": {"type": "boolean", "default": True},
+        "input_shape": _INPUT_SHAPE,
+    },
+    "resnet": {
+        "stages": {"type": "integers", "minimum": 1, "maximum": 64, "length": [1, 8], "default": [1, 1, 1]},
+        "width": {"type": "integer", "minimum": 1, "maximum": 4096, "default": 32},
+        "dropout": _DROPOUT,
+        "input_shape": _INPUT_SHAPE,
+    },
+    "vit": {
+        "patch": {"type": "integer", "minimum": 1, "maximum": 256, "default": 4},
+        "width": {"type": "integer", "minimum": 1, "maximum": 4096, "default": 64},
+        "heads": {"type": "integer", "minimum": 1, "maximum": 256, "default": 4},
+        "blocks": {"type": "integer", "minimum": 1, "maximum": 64, "default": 4},
+        "dropout": _DROPOUT,
         "input_shape": _INPUT_SHAPE,
     },
     "layers": {"layers": {"type": "layers"}, "input_shape": _INPUT_SHAPE},
@@ -172,6 +199,7 @@ ARCHITECTURES: dict[str, dict[str, Rule]] = {
         "iterations": {"type": "integer", "minimum": 1, "maximum": 100000, "default": 1000},
     },
 }
+IMAGE_ARCHITECTURES = ("resnet", "vit")  # modules of their own; `cnn` stands for a list of layers
 ESTIMATORS = ("boosting", "linear")  # of scikit-learn, fitted on the processor: they take no device memory
 # Networks that are no ensemble of several members already.
 ENSEMBLE_ARCHITECTURES = tuple(
@@ -270,6 +298,8 @@ def check_architecture(declaration: Json) -> Json:
         _check_embeddings(kind, checked)
     if kind == "pretrained":
         check_pretrained(checked)
+    if kind == "vit":
+        _check_heads(kind, fill_defaults(checked, ARCHITECTURES[kind]), "width", "heads")
     return {"type": kind} | checked
 
 
@@ -306,6 +336,7 @@ LAYOUT_PARAMETERS = (
     "vocabularies",
     "lengths",
     *WINDOW_LAYOUT,
+    "images",
 )  # follow from the columns of the table, and are no user's choice
 _SHAPING = (  # the parameters that decide the shapes of weights
     *("hidden", "channels", "kernel", "depth", "batch_norm", "members", "width", "blocks", "crosses"),
@@ -313,6 +344,7 @@ _SHAPING = (  # the parameters that decide the shapes of weights
     *("text_encoder", "text_width", "text_kernel", "text_blocks"),
     *("units", "layers"),
     *("digest", "train", "lora"),
+    *("image_encoder", "image_width", "image_blocks", "image_patch", "stages", "patch"),
 )
 
 
@@ -357,6 +389,8 @@ def _check_embeddings(kind: str, checked: Json) -> None:
     _check_heads(kind, values, "embedding_width", "heads")
     if values.get("text_encoder") == "transformer":
         _check_heads(kind, values, "text_width", "text_heads")
+    if values.get("image_encoder") == "vit":
+        _check_heads(kind, values, "image_width", "image_heads")
 
 
 def _check_heads(kind: str, values: Json, width_name: str, heads_name: str) -> None:

@@ -18,7 +18,11 @@ from .parameter_rules import Json, Rule, check_names, check_object, fits, wanted
 # The kind of the column that a path becomes, by the word that a request uses.
 PATH_KINDS = {"number": "float", "boolean": "boolean", "text": "text", "time": "time", "labels": "labels"}
 PREPROCESS: dict[str, Rule] = {
-    "standardize": {"type": "boolean", "default": True, "kinds": ["integer", "float", "duration", "array"]},
+    "standardize": {
+        "type": "boolean",
+        "default": True,
+        "kinds": ["integer", "float", "duration", "array", "image"],
+    },
     "scale": {
         "type": "choice",
         "values": ["standard", "log", "power", "quantile"],
@@ -27,19 +31,31 @@ PREPROCESS: dict[str, Rule] = {
     },
     "encode": {
         "type": "encoding",
-        "values": ["onehot", "ordinal", "target", "hash", "tokens"],
+        "values": ["onehot", "ordinal", "target", "hash", "tokens", "image"],
         "default": None,
-        "kinds": ["text"],
+        "kinds": ["text", "image"],
     },
     "categories": {"type": "integer", "minimum": 1, "maximum": 10000, "default": 32, "kinds": ["text", "labels"]},
     "vocabulary": {"type": "integer", "minimum": 300, "maximum": 32768, "default": 8000, "kinds": ["text"]},
     "length": {"type": "integer", "minimum": 1, "maximum": 1024, "default": None, "kinds": ["text"]},
+    "size": {
+        "type": "integers",
+        "minimum": 1,
+        "maximum": 1024,
+        "length": [2, 2],
+        "default": None,
+        "kinds": ["image"],
+    },
+    "channels": {"type": "choice", "values": ["grey", "rgb"], "default": None, "kinds": ["image"]},
+    "resize": {"type": "choice", "values": ["crop", "pad", "stretch"], "default": "crop", "kinds": ["image"]},
+    "on_error": {"type": "choice", "values": ["stop", "skip"], "default": "stop", "kinds": ["image"]},
     "missing": {
         "type": "rule",
         "values": ["mean", "median", "most_frequent", "zero", "indicator", "error"],
         "default": "mean",
         "kinds": [
             *("integer", "float", "boolean", "duration", "text", "date", "time", "clock", "array", "labels"),
+            "image",
         ],
     },
     "paths": {"type": "paths", "default": {}, "kinds": ["document"]},
@@ -50,8 +66,10 @@ _TIME_RULES = ("mean", "median", "most_frequent", "indicator", "error")
 MISSING_RULES: dict[str, tuple[str, ...]] = {
     "text": ("most_frequent", "error"),
     "labels": ("error",),
+    "image": ("mean", "error"),
     **dict.fromkeys(("date", "time", "clock"), _TIME_RULES),
 }
+IMAGE_KIND = "image"  # of columns of type bytea
 _OF_ARRAYS = ("mean", "median", "zero", "indicator", "error")
 
 
@@ -170,6 +188,10 @@ def _check_kind(option: str, name: str, column_type: str, kind: str, value: Any)
     if kind not in kinds:
         message = f'preprocess: "{option}" means nothing to column "{name}" of type {column_type}'
         raise RequestError(message, hint=f"It is for columns of kind {' or '.join(kinds)}: leave it out.")
+    if option == "encode" and (kind == IMAGE_KIND) != (value == IMAGE_KIND):
+        message = f'preprocess: "encode" of column "{name}" of type {column_type} cannot be {shown(value)}'
+        only = "image" if kind == IMAGE_KIND else ", ".join(PREPROCESS["encode"]["values"][:-1])
+        raise RequestError(message, hint=f"Use {only}, or leave it out.")
     if option == "missing" and not accepts_missing_rule(kind, value):
         message = f'preprocess: "missing" of column "{name}" of type {column_type} cannot be {shown(value)}'
         rules = MISSING_RULES.get(kind, _OF_ARRAYS)
@@ -185,6 +207,7 @@ _PATHS_ALLOWED = f"an object of paths, each with its kind ({', '.join(PATH_KINDS
 _WITHOUT_RULE = {
     "text": "A missing text is a category of its own.",
     "labels": "Missing labels are a category of their own.",
+    "image": "A missing image becomes the mean colour.",
     **dict.fromkeys(("date", "time", "clock"), "A missing date or time becomes the mean."),
 }
 _EXAMPLES = {
@@ -194,6 +217,10 @@ _EXAMPLES = {
     "categories": "50",
     "vocabulary": "4000",
     "length": "64",
+    "size": "[64, 64]",
+    "channels": '"grey"',
+    "resize": '"pad"',
+    "on_error": '"skip"',
     "missing": '"zero"',
     "paths": '{"net.amount": "number"}',
 }

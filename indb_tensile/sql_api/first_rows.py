@@ -20,6 +20,8 @@ from .training_table import VECTORS, Table, TableColumn, vector_array
 
 _ROWS = 10_000  # a scan of this many rows takes some milliseconds at most
 _ARRAY_ROWS = 1000  # arrays are wide
+_HEADERS = 16  # of images, which tell their size
+_HEADER_BYTES = 65536  # of an image: those in which a header has its size, behind its EXIF
 
 
 def check_rows(plpy: Plpy, table: Table, spec: Json) -> None:
@@ -143,6 +145,10 @@ def _statistic_query(column: TableColumn, name: str) -> str:
     """Return the query for the dimensions of an array, for the number of labels, or of distinct values."""
     if column.kind == "array":
         return f"select pg_catalog.array_dims({_elements(column, name)}) from sample where {name} is not null limit 1"
+    if column.kind == "image":
+        head = f"pg_catalog.encode(pg_catalog.substr({name}, 1, {_HEADER_BYTES}), 'hex')"
+        some = f"select {head} as h from sample where {name} is not null limit {_HEADERS}"
+        return f"select pg_catalog.array_agg(h) from ({some}) as images"
     if column.kind == "labels":
         return (
             "select pg_catalog.count(distinct label::pg_catalog.text) from sample, "
@@ -158,9 +164,10 @@ def _elements(column: TableColumn, name: str) -> str:
 
 def _statistic(column: TableColumn, value: Any) -> Json:
     shape = [int(size) for size in re.findall(r":(\d+)\]", value or "")] if column.kind == "array" else []
-    distinct = None if column.kind == "array" else value
+    distinct = None if column.kind in ("array", "image") else value
     statistic = {"name": column.name, "type": column.type, "kind": column.kind, "distinct": distinct}
-    return statistic | {"ndims": len(shape), "shape": shape}
+    heads = (value or []) if column.kind == "image" else []
+    return statistic | {"ndims": len(shape), "shape": shape, "heads": heads}
 
 
 def _summarize(

@@ -18,6 +18,7 @@ from .feature_columns import choose_features, used_columns
 from .feature_expressions import add_features, drop_view, naming_features, refuse_roles
 from .first_rows import check_rows, read_statistics
 from .forecast_columns import check_combination, choose_forecast
+from .image_columns import check_image_options, check_image_values
 from .inherited_arguments import LastRun, fitting, fitting_task, fitting_transform, tell_inherited
 from .pinned_settings import OUTPUTS, pinned
 from .query_source import describe_query
@@ -202,6 +203,7 @@ def _resolve_columns(
     check_targets_of_estimator(spec["architecture"], task, several=target.kind in ("array", "integers"))
     check_tokens(spec["architecture"], spec["preprocess"])
     check_network_use(plpy, spec)
+    check_image_options(table, spec)
     if start is not None:
         start.check(spec, [column.name for column in used_columns(table, spec)])
         spec["init_from"] = start.to_spec()
@@ -211,6 +213,7 @@ def _resolve_columns(
     part_tables = _add_tables(plpy, request, table, spec)
     with callers_path(plpy, _search_path(request)):
         check_rows(plpy, table, spec)
+        check_image_values(plpy, table, spec)
         check_split_values(plpy, table, spec)
         require_targets(plpy, part_tables, spec)
     return spec, table, part_tables

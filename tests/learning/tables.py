@@ -30,6 +30,7 @@ _KINDS = {
     "text[]": ColumnKind.LABELS,
     "date": ColumnKind.DATE,
     "timestamp": ColumnKind.TIME,
+    "bytea": ColumnKind.IMAGE,
 }
 
 
@@ -88,7 +89,7 @@ def train(prepared: Prepared) -> None:
         for epoch in range(settings.epochs):
             for index in batches(prepared.train, epoch, settings):
                 optimizer.param_groups[0]["lr"] = learning_rate(settings, step, total)
-                loss = prepared.loss(prepared.module(prepared.train.x[index]), prepared.train.y[index])
+                loss = prepared.loss(prepared.module(prepared.train.chosen(index.numpy())), prepared.train.y[index])
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
@@ -99,5 +100,5 @@ def score(prepared: Prepared, part: Part) -> dict[str, float]:
     """Return the metrics of the module on this part."""
     prepared.module.eval()
     with torch.inference_mode():
-        outputs = prepared.module(part.x).numpy()
+        outputs = prepared.module(part.first(part.rows)).numpy()
     return evaluate(prepared.task, np.asarray(outputs), part.targets.numpy(), prepared.preprocessor)

@@ -194,7 +194,9 @@ def test_a_wrong_parameter_is_refused(architecture: dict[str, Any], fault: str, 
 
 
 def test_more_values_than_a_row_has_are_refused() -> None:
-    with pytest.raises(RequestError, match="6 numbers, 2 categories and 0 tokens are more than the 7"):
+    with pytest.raises(
+        RequestError, match="6 numbers, 2 categories, 0 tokens and the pixels of 0 images are more than the 7"
+    ):
         build({"type": "tabm", **LAYOUT, "numbers": 6}, (WIDTH,), 2)
 
 

@@ -2,8 +2,6 @@
 
 import pytest
 
-from indb_tensile.request.column_types import SUPPORTED_TYPES
-
 from .conftest import Connection, Refused, refused, value
 
 pytestmark = pytest.mark.postgres
@@ -350,11 +348,11 @@ def test_invalid_argument_is_refused(alice: Connection, arguments: str, error: R
         (
             "create table t as select i as a, '\\x00'::bytea as u, i as y from generate_series(1, 3) as i",
             Refused(
-                "22023",
-                'column of table "public.t" cannot be learned from: "u"',
-                '"u" (bytea): bytes mean nothing to a network; store its numbers in an array, such as real[].',
-                "Leave it out with exclude => array['u'], or cast it in a view or in tensile_train_query. "
-                f"Supported are {SUPPORTED_TYPES}.",
+                "22000",
+                'none of the first 3 values of "u" of table "public.t" is an image',
+                "A value starts with 00. Images of bytea are in one of these formats: "
+                "PNG, JPEG, WebP, BMP, GIF, TIFF.",
+                "Leave it out with exclude => array['u']: a network reads no other bytes.",
             ),
         ),
         (

@@ -35,6 +35,7 @@ class AnswerRows:
     def __init__(self, predictor: ModelPredictor, *, with_probabilities: bool) -> None:
         self._target = predictor.preprocessor.target
         self._task = predictor.task
+        self._skips = predictor.preprocessor.skips
         self._with_probabilities = with_probabilities and predictor.task is not Task.REGRESSION
         if predictor.task is Task.CLASSIFICATION:
             self._classes = _classes(self._target.names, self._target.numbers)
@@ -48,7 +49,27 @@ class AnswerRows:
         return (*own, "probabilities") if self._with_probabilities else own
 
     def encode(self, outputs: npt.NDArray[np.float32]) -> list[Cells]:
-        """Return the fields of the answers for the network's outputs; a cell may hold several fields."""
+        """Return the fields of the answers for the network's outputs; a cell may hold several fields.
+
+        A row whose image cannot be read has NULL in all fields, if the model skips such rows.
+        """
+        unreadable = np.flatnonzero(np.isnan(outputs[:, 0])) if self._skips else np.zeros(0, np.int64)
+        if not len(unreadable):
+            return self._encode(outputs)
+        known = outputs.copy()
+        known[unreadable] = 0.0
+        return [
+            self._with_nulls(cells, place, unreadable.tolist()) for place, cells in enumerate(self._encode(known))
+        ]
+
+    def _with_nulls(self, cells: Cells, place: int, rows: Sequence[int]) -> Cells:
+        fields = 2 if self._task is Task.CLASSIFICATION and place == 0 else 1  # value and label share a cell
+        pieces = list(_pieces(cells))
+        for row in rows:
+            pieces[row] = fields * _NULL
+        return pieces
+
+    def _encode(self, outputs: npt.NDArray[np.float32]) -> list[Cells]:
         if self._target.values:
             return [[_sized_json(text) for text in value_texts(self._target, self._target.restore(outputs))]]
         if self._task is Task.MULTILABEL:

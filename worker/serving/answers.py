@@ -87,6 +87,7 @@ class Answers:
     def predict_rows(self, rows: Sequence[Any], kind: str) -> list[Any]:
         """Return one answer per row. Raises RequestError if the model has no answer of this kind.
 
+        A row whose image cannot be read has the answer None, if the model skips such rows.
         Raises RowError for the first row that does not fit.
         """
         if kind == SCORE:
@@ -110,7 +111,10 @@ class Answers:
         if isinstance(form, RequestError):
             # A new exception each time: a raised one collects tracebacks.
             raise type(form)(form.message, hint=form.hint)
-        return [form(prediction) for prediction in self._compute_located(self._predictor.predict_rows, rows)]
+        predictions = self._compute_located(self._predictor.predict_rows, rows)
+        if self._predictor.preprocessor.skips:
+            return [None if math.isnan(each.vector[0]) else form(each) for each in predictions]
+        return [form(prediction) for prediction in predictions]
 
     def features(self) -> Sequence[tuple[str, str]]:
         """Return the names of the columns that a row needs, and their kinds. All numbers have one kind."""
@@ -157,9 +161,11 @@ class Answers:
         """Return the answers for rows of a table, from what `predict_rows` has returned for them.
 
         They are the texts of arrays, which PostgreSQL reads faster than JSON; the probabilities are a list of JSON
-        objects. An array is null if the model has no such answers.
+        objects. An array is null if the model has no such answers. An answer None is NULL.
         """
         target = self._predictor.preprocessor.target
+        if None in entries:
+            return self._answer_with_gaps(entries, kind)
         nothing = {"values": None, "labels": None, "probabilities": None, "targets": None}
         if target.values or kind == PredictionKind.TABLE_EMBEDDING:
             return nothing | {"targets": f"[{','.join(entries)}]"}
@@ -178,6 +184,22 @@ class Answers:
             "probabilities": chances,
             "targets": None,
         }
+
+    def _answer_with_gaps(self, entries: Sequence[Any], kind: str) -> dict[str, str | None]:
+        """Return the answers for rows of which some have none. Each of the others is answered by itself."""
+        answers = [None if entry is None else self.table_answer([entry], kind) for entry in entries]
+        known = next((answer for answer in answers if answer is not None), None)
+        if known is None:  # no row has an answer: whatever the model predicts is NULL
+            arrays = dict.fromkeys(("values", "labels"), f"{{{','.join(['NULL'] * len(entries))}}}")
+            lists = dict.fromkeys(("probabilities", "targets"), f"[{','.join(['null'] * len(entries))}]")
+            own = self.table_answer([], kind)
+            return {name: None if own[name] is None else (arrays | lists)[name] for name in own}
+        joined: dict[str, str | None] = {}
+        for name, text in known.items():
+            gap = "NULL" if name in ("values", "labels") else "null"
+            parts = [gap if answer is None else (answer[name] or gap)[1:-1] for answer in answers]
+            joined[name] = None if text is None else f"{text[0]}{','.join(parts)}{text[-1]}"
+        return joined
 
     def metrics(self, outputs: npt.NDArray[np.float32], targets: npt.NDArray[Any]) -> dict[str, float]:
         """Return the metrics of scored rows."""
@@ -249,6 +271,13 @@ class Answers:
         Several values are the text of their JSON, and sets of labels the text of an array.
         """
         outputs = self._predictor.outputs(self._predictor.transform(rows))
+        unreadable = np.flatnonzero(np.isnan(outputs[:, 0])) if self._predictor.preprocessor.skips else ()
+        entries = self._entries(outputs, with_probabilities=with_probabilities)
+        for row in unreadable:
+            entries[int(row)] = None
+        return entries
+
+    def _entries(self, outputs: npt.NDArray[np.float32], *, with_probabilities: bool) -> list[Any]:
         target = self._predictor.preprocessor.target
         if target.values:
             return value_texts(target, target.restore(outputs))
@@ -321,16 +350,23 @@ class Answers:
         ends = [label, float(values[0]), float(values[-1])]
         return [[each.feature, each.value, each.error, *ends] for each in ranked]
 
-    def _encode(self, rows: Sequence[Any]) -> list[Encoded]:
+    def _encode(self, rows: Sequence[Any]) -> list[Encoded | None]:
+        """Return the encoded rows, None for one whose image cannot be read."""
         targets = self._predictor.preprocessor.targets_of(rows)
-        return [
-            Encoded(*pair) for pair in zip(self._predictor.preprocessor.transform_rows(rows), targets, strict=True)
-        ]
+        encoded = self._predictor.preprocessor.transform_rows(rows)
+        pairs = zip(encoded, targets, strict=True)
+        if self._predictor.preprocessor.skips:
+            return [None if np.isnan(x).any() else Encoded(x, target) for x, target in pairs]
+        return [Encoded(*pair) for pair in pairs]
 
-    def _score(self, rows: Sequence[Any]) -> list[Scored]:
+    def _score(self, rows: Sequence[Any]) -> list[Scored | None]:
+        """Return the outputs for the rows, None for one whose image cannot be read."""
         targets = self._predictor.preprocessor.targets_of(rows)
         outputs = self._predictor.outputs(self._predictor.preprocessor.transform_rows(rows))
-        return [Scored(*pair) for pair in zip(outputs, targets, strict=True)]
+        pairs = zip(outputs, targets, strict=True)
+        if self._predictor.preprocessor.skips:
+            return [None if np.isnan(own[0]) else Scored(own, target) for own, target in pairs]
+        return [Scored(*pair) for pair in pairs]
 
     def _compute_located(self, compute: Callable[[Sequence[Any]], list[Any]], rows: Sequence[Any]) -> list[Any]:
         """Compute the rows. If `compute` refuses them, find the row at fault by halving and raise RowError for it."""

@@ -4,6 +4,8 @@ from typing import Any
 
 import numpy as np
 
+from indb_tensile.errors import RequestError
+
 from .answers import INPUT, OUTPUTS
 from .prediction_batches import Batches, Model
 from .requests import Attribute
@@ -18,6 +20,11 @@ async def attribution_rows(batches: Batches, request: Attribute, model: Model, *
     if len(request.rows) != 1:
         raise ProtocolError(f"a request attribute has {len(request.rows)} rows, not one")
     (x,) = await batches.predict(request.version, model, request.marked_rows, INPUT, owner=owner)
+    if np.isnan(x).any():
+        raise RequestError(
+            "an image of the row cannot be read, so its prediction is NULL",
+            hint="Explain the prediction of a row whose images can be read.",
+        )
     game, rows = model.shapley_game(x, request.label, request.seed)
     outputs = np.array(await batches.predict(request.version, model, rows, OUTPUTS, owner=owner))
     return model.attributions(game, outputs, request.label)

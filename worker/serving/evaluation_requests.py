@@ -41,6 +41,7 @@ class _Evaluation:
     """One unfinished evaluation: the number of scored parts, and their rows' scores or a sample of the rows."""
 
     parts: int = 0
+    rows: int = 0  # of all parts, with those whose images cannot be read and which have no score
     scores: ScoreFiles | RowSample = field(default_factory=ScoreFiles)
 
 
@@ -66,8 +67,9 @@ class Evaluations:
             model.check_figure(request.figure, request.options)
         evaluation = self._find_evaluation(connection, request)
         try:
-            scored = await self._score(request, model, owner, earlier_rows=len(evaluation.scores))
-            evaluation.scores.add(scored)
+            scored = await self._score(request, model, owner, earlier_rows=evaluation.rows)
+            evaluation.rows += len(scored)
+            evaluation.scores.add([each for each in scored if each is not None])
             evaluation.parts += 1
         except OSError as error:
             self._drop(connection, request.evaluation)
@@ -126,7 +128,8 @@ class Evaluations:
             scored = await self._batches.predict(request.version, model, request.rows, kind, owner=owner)
         except RowError as error:
             raise RowError(error, earlier_rows + error.row) from error
-        rows, outputs = earlier_rows + len(scored), len(scored[0].outputs) if scored and kind == SCORE else 0
+        rows = earlier_rows + len(scored)
+        outputs = 0 if kind != SCORE else next((len(each.outputs) for each in scored if each is not None), 0)
         if rows * outputs > MOST_NUMBERS or rows > MOST_ROWS:
             max_rows = min(MOST_ROWS, MOST_NUMBERS // max(1, outputs))
             raise TooLargeError(

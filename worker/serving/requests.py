@@ -203,6 +203,7 @@ class ColumnSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Statistics of one column before its rows are read. `kind` is that of `learning/columns.py`.
 
     `distinct` is the number of distinct values in a sample (None for arrays); `shape` is the shape of one array.
+    `heads` are the first bytes of some images in hexadecimal, with their headers.
     """
 
     name: str
@@ -211,6 +212,7 @@ class ColumnSummary(msgspec.Struct, frozen=True, kw_only=True):
     distinct: int | None = None
     ndims: int = 0
     shape: tuple[int, ...] = ()
+    heads: tuple[str, ...] = ()
 
 
 class Shares(msgspec.Struct, frozen=True, kw_only=True):

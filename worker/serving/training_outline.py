@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
 import torch
 from torch import nn
 
@@ -15,11 +16,13 @@ from indb_tensile.job import JobSpec, Task
 from indb_tensile.learning import architectures
 from indb_tensile.learning.batch_order import batch_plan
 from indb_tensile.learning.columns import ColumnKind
+from indb_tensile.learning.decoded_images import chosen_form
 from indb_tensile.learning.encoders import TIME_PARTS
 from indb_tensile.learning.feature_options import EMBEDDED, TOKENS, FeatureOptions
 from indb_tensile.learning.forecast_encoding import QUANTILES, ForecastValues
 from indb_tensile.learning.forecast_table import forecast_columns
 from indb_tensile.learning.hyperparams import TrainingSettings, settings_of
+from indb_tensile.learning.image_decoding import ImageHeader, read_header
 from indb_tensile.learning.memory_estimate import text_numbers
 from indb_tensile.learning.preprocessor import SCALARS
 from indb_tensile.learning.registered_network import RegisteredNetwork
@@ -100,13 +103,15 @@ def outline(
     outputs = _outputs(spec.task, [by_name[name] for name in spec.target_columns])
     train_rows = _expected_rows(rows, split, shares)
     options = FeatureOptions.parse(spec.preprocess)
-    architecture = _resolve_architecture(spec, features, train_rows, options)
+    pictured = {column.name for column in features if column.kind == ColumnKind.IMAGE}
+    features = [_with_pixels(column, options) if column.name in pictured else column for column in features]
+    architecture = _resolve_architecture(spec, features, train_rows, options, images=bool(pictured))
     if architectures.embeds(architecture):
         options = options.embedding()
     if network is not None:
         options = replace(options, longest=network.sizes.positions)
     input_shape = _input_shape(spec, features, options, outputs)
-    architecture = architectures.with_layout(architecture, _layout(features, options, network))
+    architecture = architectures.with_layout(architecture, _layout(features, options, network, pictured))
     settings = settings_of(spec, architecture, train_rows, starts=spec.init_from is not None)
     plan = batch_plan(train_rows, settings)
     module = architectures.build_without_memory(
@@ -204,13 +209,26 @@ def width(column: ColumnSummary, options: FeatureOptions, means: int = 1) -> int
 
 
 def _resolve_architecture(
-    spec: JobSpec, features: list[ColumnSummary], train_rows: int, options: FeatureOptions
+    spec: JobSpec, features: list[ColumnSummary], train_rows: int, options: FeatureOptions, *, images: bool
 ) -> dict[str, Any]:
     arrays, alone = _array_shapes(features)
     texts = architectures.TokenUse.among(
         [options.encoding(column.name) if column.kind == ColumnKind.TEXT else None for column in features]
     )
-    return architectures.resolve(spec.architecture, arrays, alone=alone, rows=train_rows, texts=texts)
+    return architectures.resolve(spec.architecture, arrays, alone=alone, rows=train_rows, texts=texts, images=images)
+
+
+def _with_pixels(column: ColumnSummary, options: FeatureOptions) -> ColumnSummary:
+    """Return a column of images as one of arrays of pixels, by the headers of some images."""
+    read = [read_header(bytes.fromhex(head)) for head in column.heads]
+    headers = [header for header in read if isinstance(header, ImageHeader)]
+    if not headers and (options.image_size(column.name) is None or options.image_channels(column.name) is None):
+        raise DataError(
+            f'column "{column.name}" holds no image in the sampled rows: its size is unknown',
+            hint='Give it with preprocess, such as {"size": [64, 64], "channels": "rgb"}.',
+        )
+    form = chosen_form(headers, column.name, options)
+    return msgspec.structs.replace(column, kind=ColumnKind.ARRAY.value, shape=form.shape, ndims=3)
 
 
 def _array_shapes(features: list[ColumnSummary]) -> tuple[tuple[Shape, ...], bool]:
@@ -220,7 +238,7 @@ def _array_shapes(features: list[ColumnSummary]) -> tuple[tuple[Shape, ...], boo
 
 
 def _layout(
-    features: list[ColumnSummary], options: FeatureOptions, network: RegisteredNetwork | None
+    features: list[ColumnSummary], options: FeatureOptions, network: RegisteredNetwork | None, pictured: set[str]
 ) -> dict[str, Any]:
     """Return the counts that `Preprocessor.layout` has after the encoders are fitted, of tokens at most."""
     embedded = [
@@ -229,6 +247,8 @@ def _layout(
         if column.kind == ColumnKind.TEXT and options.encoding(column.name) == EMBEDDED
     ]
     layout = {"numbers": sum(column.kind in SCALARS for column in features), "categories": embedded}
+    if pictured:
+        layout["images"] = [size for column in features if column.name in pictured for size in column.shape]
     read = [
         column.name
         for column in features

@@ -23,13 +23,13 @@ from indb_tensile.learning.architectures import stored_names
 from indb_tensile.learning.artifacts import CheckpointView
 from indb_tensile.learning.batch_order import batch_plan, batches, ordered_batches
 from indb_tensile.learning.batch_prefetch import BatchPrefetcher
+from indb_tensile.learning.batch_sources import TrainingSources, ordered_sources
 from indb_tensile.learning.earlystop import EarlyStop
 from indb_tensile.learning.encoded_parts import Part
 from indb_tensile.learning.hyperparams import learning_rate
 from indb_tensile.learning.model_metrics import evaluate
 from indb_tensile.learning.plateau import Plateau
 from indb_tensile.learning.preparation import Prepared
-from indb_tensile.learning.shuffling import row_sources
 from indb_tensile.learning.tensorstream import TensorSpec
 from indb_tensile.messages import Measured, TrainerLink
 
@@ -91,7 +91,7 @@ class EpochLoop:
     def __post_init__(self) -> None:
         self._feed = BatchPrefetcher(self.runner)
         train = self.prepared.train
-        self._sources = row_sources(train.storage, train.x, train.y, self.prepared.settings.batch_size)
+        self._sources = TrainingSources(part=train, settings=self.prepared.settings)
         self.early_stop = self.prepared.early_stop
         self._stored = stored_names(self.prepared.module)
         weights = self.prepared.module.state_dict()
@@ -161,7 +161,8 @@ class EpochLoop:
         total_steps = per_epoch * prepared.settings.epochs
         losses = self._losses
         orders = islice(batches(prepared.train, epoch, prepared.settings), self.steps_done, None)
-        with closing(self._feed.batches((prepared.train.x, prepared.train.y), orders, self._sources)) as loaded:
+        example, sources = (prepared.train.example, prepared.train.y), self._sources.of_epoch(epoch)
+        with closing(self._feed.batches(example, orders, sources)) as loaded:
             for step, (rows, (x, y)) in enumerate(loaded, self.steps_done):
                 self._follow_orders()
                 started = time.monotonic() - self._feed.waiting.latest_s
@@ -236,7 +237,7 @@ class EpochLoop:
         # An iterator, because the pages of a file are released between its batches.
         padded = (torch.cat([rows, rows[:1].expand(size - len(rows))]) for rows in ordered_batches(part, size))
         parts, remaining = [], part.rows
-        with closing(self._feed.batches((part.x, part.y), padded)) as loaded:
+        with closing(self._feed.batches((part.example, part.y), padded, ordered_sources(part))) as loaded:
             for _, (x, y) in loaded:
                 self._follow_orders()
                 _, outputs = self.runner.evaluate(x, y)

@@ -74,7 +74,7 @@ def judge(prepared: Prepared, weights: dict[str, torch.Tensor]) -> Judgement:
         preprocessor=prepared.preprocessor,
         weights=weights,
         ensemble=prepared.settings.ensemble,
-        baseline=baseline_input(prepared.train.x, prepared.preprocessor),
+        baseline=baseline_input(prepared.train.unpacked, prepared.preprocessor),
         forecast=None if prepared.forecast is None else prepared.forecast.recipe,
         network=prepared.network,
     )

@@ -1,4 +1,6 @@
-"""Tells the user which settings a training chose, and which text columns have too many distinct values."""
+"""Tells the user which settings a training chose, which text columns have too many distinct values, and which rows
+it leaves out.
+"""
 
 import json
 from collections.abc import Mapping
@@ -30,7 +32,11 @@ def tell_settings(progress_writer: Telling, prepared: Prepared) -> None:
 
 
 def tell_columns(progress_writer: Telling, prepared: Prepared) -> None:
-    """Add a warning for each text column with too many distinct values."""
+    """Add a warning for each text column with too many distinct values, and for rows that are left out."""
+    for skipped in prepared.skipped:
+        subject = f'{skipped.rows} rows are left out, as their image in column "{skipped.column}" cannot be read'
+        left_out = {"message": f"{subject}: {'; '.join(skipped.named)}", "column": skipped.column}
+        progress_writer.tell("warning", left_out | {"rows": skipped.rows})
     for facts in prepared.preprocessor.text_facts:
         message = warning_about(facts)
         if message is not None:

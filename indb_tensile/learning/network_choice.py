@@ -1,0 +1,55 @@
+"""Chooses the network of a training for its columns, if the request leaves that open."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from indb_tensile.errors import DataError
+from indb_tensile.job import JobSpec, Task
+from indb_tensile.learning import architectures
+from indb_tensile.learning.columns import ColumnData, ColumnKind, Columns
+from indb_tensile.learning.feature_options import FeatureOptions
+
+
+def texts_of(columns: Columns, features: tuple[str, ...], options: FeatureOptions) -> architectures.TokenUse:
+    """Return whether columns are read as tokens."""
+    encodings = [options.encoding(name) if columns[name].kind is ColumnKind.TEXT else None for name in features]
+    return architectures.TokenUse.among(encodings)
+
+
+def resolve_architecture(
+    spec: JobSpec, columns: Columns, features: tuple[str, ...], rows: int, texts: architectures.TokenUse
+) -> dict[str, Any]:
+    """Return the complete architecture for these features. Refuses arrays of unknown shapes."""
+    if spec.task is Task.FORECAST and spec.architecture["type"] == "auto":
+        return architectures.forecast_default(rows)
+    _require_known_shapes(features, [columns[name] for name in features])
+    arrays, alone = array_shapes(columns, features)
+    images = any(columns[name].kind is ColumnKind.IMAGE for name in features)
+    return architectures.resolve(spec.architecture, arrays, alone=alone, rows=rows, texts=texts, images=images)
+
+
+def auto_reason(
+    spec: JobSpec, architecture: Mapping[str, Any], rows: int, texts: architectures.TokenUse, images: bool
+) -> str:
+    """Return why `auto` stands for this network; empty if the request names one."""
+    if spec.architecture["type"] != "auto":
+        return ""
+    if spec.task is Task.FORECAST:
+        return f"{rows} windows of series train"
+    is_image = architecture["type"] in ("cnn", "resnet")
+    return architectures.why_default(is_image, rows, texts, images=images)
+
+
+def array_shapes(columns: Columns, features: tuple[str, ...]) -> tuple[tuple[tuple[int, ...], ...], bool]:
+    """Return the shapes of the features that are arrays, and whether an array is the only feature."""
+    arrays = tuple(columns[name].shape for name in features if columns[name].shape)
+    return arrays, len(features) == 1 and bool(arrays)
+
+
+def _require_known_shapes(features: tuple[str, ...], learned: list[ColumnData]) -> None:
+    for name, data in zip(features, learned, strict=True):
+        if data.shape == (0,):
+            hint = "Fill it, or leave it out with exclude."
+            raise DataError(
+                f'column "{name}" is NULL in all {len(data.missing)} rows: its shape is unknown', hint=hint
+            )

@@ -1,0 +1,107 @@
+"""Decides which bytes count as an image, how large one may be, and which networks read images.
+
+The rules need the first bytes of a value only: nothing here decodes an image.
+"""
+
+from typing import Any
+
+from ..errors import RequestError
+from .network_rules import TABLE_ARCHITECTURES
+from .parameter_rules import Json
+
+IMAGE = "image"  # the encoding, and the kind of a column of bytea
+FORMATS = ("PNG", "JPEG", "WebP", "BMP", "GIF", "TIFF")
+MOST_IMAGE_BYTES = 64 << 20  # of one value; photographs have a tenth of that
+MOST_PIXELS = 50_000_000  # decoded, an image of so many takes 200 MB
+HEAD_BYTES = 12  # of a value: as many as the longest signature needs
+LONGEST_CHOSEN_SIDE = 128  # of the size that is chosen by the column's images
+OPTIONS = ("size", "channels", "resize", "on_error")
+CHANNELS = {"grey": 1, "rgb": 3}
+AUGMENTATIONS = ("augment_flip", "augment_shift", "augment_rotation", "augment_color", "augment_cutout")
+_STARTS = (
+    (b"\x89PNG\r\n\x1a\n", "PNG"),
+    (b"\xff\xd8\xff", "JPEG"),
+    (b"BM", "BMP"),
+    (b"GIF87a", "GIF"),
+    (b"GIF89a", "GIF"),
+    (b"II*\0", "TIFF"),
+    (b"MM\0*", "TIFF"),
+)
+
+
+def format_of(head: bytes) -> str | None:
+    """Return the format of the image that starts with these bytes, or None for other bytes."""
+    if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
+        return "WebP"
+    return next((name for start, name in _STARTS if head.startswith(start)), None)
+
+
+def image_kinds() -> tuple[str, ...]:
+    """Return the networks that read images."""
+    return ("auto", "cnn", "resnet", "vit", "mlp", "layers", *TABLE_ARCHITECTURES)
+
+
+def check_images(architecture: Json, preprocess: Json, images: int, others: int, hyperparams: Json) -> None:
+    """Raise RequestError for images that the network does not read.
+
+    `images` and `others` count the features that are images, and those that are not. The other arguments have been
+    checked.
+    """
+    kind = architecture["type"]
+    if not images:
+        _refuse_augmentation(hyperparams)
+        return
+    if kind not in image_kinds():
+        raise RequestError(
+            f"architecture {kind} does not read images",
+            hint=f"Give one of {', '.join(image_kinds())}, or leave the images out with exclude.",
+        )
+    single = images == 1 and not others
+    if kind in ("cnn", "resnet", "vit") and not single:
+        raise RequestError(
+            f"architecture {kind} reads one image, and the features are {_counted(images, 'image')} and "
+            f"{_counted(others, 'other column')}",
+            hint="Give auto, or a network for tables with an image_encoder, such as "
+            '{"type": "wide_and_deep", "image_encoder": "resnet"}.',
+        )
+    if architecture.get("input_shape") is not None:
+        raise RequestError(
+            f'architecture {kind}: "input_shape" means nothing for images, whose shape is their size',
+            hint='Leave "input_shape" out, and give preprocess => \'{"size": [height, width]}\'.',
+        )
+
+
+def check_sizes(architecture: Json, preprocess: Json, name: str) -> None:
+    """Raise RequestError for patches that are larger than the requested size of the images of a column."""
+    size = preprocess.get("size")
+    size = size.get(name) if isinstance(size, dict) else size
+    patch = architecture.get("patch", architecture.get("image_patch"))
+    if size is not None and patch is not None and patch > min(size):
+        raise RequestError(
+            f"architecture {architecture['type']}: patches of {patch} pixels do not fit into images of "
+            f"{size[0]} x {size[1]}",
+            hint=f"Give patches of at most {min(size)} pixels, or a larger size.",
+        )
+
+
+def _refuse_augmentation(hyperparams: Json) -> None:
+    given = next((name for name in AUGMENTATIONS if hyperparams.get(name)), None)
+    if given is not None:
+        raise RequestError(
+            f'hyperparams: "{given}" changes images, and no feature is a column of images',
+            hint="Leave it out. Columns of images have type bytea.",
+        )
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def bytes_of_hex(value: Any) -> bytes | None:
+    """Return the bytes that bytea's output in hexadecimal stands for, or None for anything else."""
+    if not isinstance(value, str) or not value.startswith("\\x"):
+        return None
+    try:
+        return bytes.fromhex(value[2:])
+    except ValueError:
+        return None

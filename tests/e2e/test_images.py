@@ -1,0 +1,110 @@
+"""Check with a real controller that a model learns from images of bytea, and predicts by every function alike."""
+
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from PIL import Image
+
+from tests.e2e.conftest import Service
+from tests.e2e.trainings import child_pids, weights
+from tests.learning import pictures
+
+pytestmark = pytest.mark.postgres
+
+TABLE = """
+create table if not exists photos (id integer primary key, photo bytea, weight real, corner text);
+grant select on photos to tensile_reader"""
+BROKEN = {5: b"%PDF-1.7", 11: pictures.png_of_size(60000, 60000), 17: pictures.encoded(pictures.square(1))[:40]}
+TRAIN = """select tensile_train('corners', 'photos', 'corner', features => array['photo'],
+  hyperparams => '{"epochs": 12, "batch_size": 16, "augment_shift": 0.1}'"""
+SKIP = """, preprocess => '{"on_error": "skip"}'"""
+
+
+def photo(row: int) -> bytes:
+    """Return the image of a row: every seventh one is stored on its side, with an orientation in its EXIF."""
+    image = pictures.square(row, 16, 120 + row % 100)
+    if row % 7:
+        return pictures.encoded(image)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    return pictures.encoded(image.rotate(90), "PNG", exif=exif)
+
+
+@pytest.fixture
+def demo(running: Service) -> Iterator[psycopg.Connection]:
+    with running.database.connect("demo") as connection:
+        connection.execute(TABLE.encode())
+        connection.execute("truncate photos")
+        rows = [(row, BROKEN.get(row, photo(row)), row / 10, f"corner {row % 4}") for row in range(160)]
+        connection.cursor().executemany("insert into photos values (%s, %s, %s, %s)", rows)
+        yield connection
+
+
+def test_a_model_of_images_trains_beside_broken_ones_and_predicts_in_every_way(
+    running: Service, demo: psycopg.Connection
+) -> None:
+    def rows(statement: str) -> list[tuple[Any, ...]]:
+        return demo.execute(statement.encode()).fetchall()
+
+    assert rows(TRAIN.replace("tensile_train", "count(*) from tensile_explain") + ")")[0][0]
+    stopped, job, several = (
+        rows(statement)[0][0]
+        for statement in (
+            TRAIN + ")",
+            TRAIN + SKIP + ")",
+            TRAIN.replace("corners", "both").replace("array['photo']", "array['photo', 'weight']") + SKIP + ")",
+        )
+    )
+    states = {}
+    for each in (stopped, job, several):
+        running.until_ended(each)
+        states[each] = rows(f"select state::text from tensile.jobs where job_id = {each}")[0][0]
+    assert states == {stopped: "failed", job: "succeeded", several: "succeeded"}, running.log.read_text()
+    assert rows(f"select error_message from tensile.jobs where job_id = {stopped}") == [
+        (
+            'column "photo", id 5: the value starts with 25 50 44 46, which is no image of PNG, JPEG, WebP, BMP, '
+            "GIF, TIFF",
+        )
+    ]
+    told = rows(f"select detail ->> 'message' from tensile.job_events where job_id = {job} and kind = 'warning'")
+    assert told[0][0].startswith('3 rows are left out, as their image in column "photo" cannot be read: id 5 starts')
+    assert rows("select metric from tensile_training_info('corners')") == [(1.0,)]
+    assert rows("select architecture ->> 'image_encoder' from tensile_training_info('both')") == [("resnet",)]
+
+    single = rows("select tensile_predict_label('corners', p) from photos as p order by id")
+    whole = rows("select label from tensile_predict_table('corners', 'photos') order by (key ->> 'id')::int")
+    assert single == whole
+    assert [row for row, (label,) in enumerate(whole) if label is None] == sorted(BROKEN)
+    batch = "select tensile_predict_batch_label('corners', array_agg(photo order by id)) from photos"
+    assert [(label,) for label in rows(batch)[0][0]] == whole
+    into = rows("select tensile_predict_into('corners', 'photos', 'cornered', with_probabilities => true)")[0][0]
+    assert running.until_ended(into) == ["succeeded"], running.log.read_text()
+    assert rows("select label from cornered order by id") == whole
+    assert rows("select count(*) from cornered where probabilities is null") == [(3,)]
+    metrics = dict(rows("select metric, value from tensile_evaluate('corners', 'photos')"))
+    assert metrics["accuracy"] > 0.95
+    added = rows("select feature from tensile_explain_prediction('both', p) from photos as p where id = 1")
+    assert len(added) == 2
+    demo.execute("drop view cornered")
+
+
+@pytest.mark.nightly
+def test_a_training_on_changed_images_survives_a_kill_bit_for_bit(running: Service, demo: psycopg.Connection) -> None:
+    changes = '"augment_shift": 0.1, "augment_rotation": 10, "augment_flip": true'
+    options = f"""select tensile_train('NAME', 'photos', 'corner', features => array['photo', 'weight'],
+      preprocess => '{{"on_error": "skip", "size": [24, 24]}}',
+      hyperparams => '{{"epochs": 40, "batch_size": 16, {changes}}}')"""
+    calm, killed = (
+        demo.execute(options.replace("NAME", name).encode()).fetchall()[0][0] for name in ("calm", "killed")
+    )
+    phase = "select phase::text from tensile.jobs where job_id = %s"
+    running.until(lambda: running.value(phase, killed) == "training", "the training to begin")
+    for trainer in child_pids(running, "tensile trainer"):
+        os.kill(trainer, signal.SIGKILL)
+    assert running.until_ended(calm, killed) == ["succeeded"] * 2, running.log.read_text()
+    assert running.value("select attempt from tensile.jobs where job_id = %s", killed) == 2
+    assert weights(running, calm) == weights(running, killed)
