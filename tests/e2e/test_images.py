@@ -87,7 +87,7 @@ def test_a_model_of_images_trains_beside_broken_ones_and_predicts_in_every_way(
     assert rows("select count(*) from cornered where probabilities is null") == [(3,)]
     metrics = dict(rows("select metric, value from tensile_evaluate('corners', 'photos')"))
     assert metrics["accuracy"] > 0.95
-    added = rows("select feature from tensile_explain_prediction('both', p) from photos as p where id = 1")
+    added = rows("select feature from photos as p, tensile_explain_prediction('both', p) where id = 1")
     assert len(added) == 2
     demo.execute("drop view cornered")
 
