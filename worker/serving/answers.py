@@ -111,7 +111,10 @@ class Answers:
         if isinstance(form, RequestError):
             # A new exception each time: a raised one collects tracebacks.
             raise type(form)(form.message, hint=form.hint)
-        predictions = self._compute_located(self._predictor.predict_rows, rows)
+        return self._formed(self._compute_located(self._predictor.predict_rows, rows), form)
+
+    def _formed(self, predictions: Sequence[Prediction], form: "_Form") -> list[Any]:
+        """Return the answers, None for a row whose image cannot be read."""
         if self._predictor.preprocessor.skips:
             return [None if math.isnan(each.vector[0]) else form(each) for each in predictions]
         return [form(prediction) for prediction in predictions]
