@@ -53,6 +53,29 @@ def encoded_texts(rows: int) -> torch.Tensor:
     return torch.cat([encoded_rows(rows), *tokens], dim=1)
 
 
+def pretrained_builders(outputs: int) -> dict[str, Callable[[], nn.Module]]:
+    """Return a builder for each part of a registered network that can learn, on texts beside numbers.
+
+    They need the package's extra `pretrained`.
+    """
+    cases = (("head", "bert"), ("lora", "gpt2"), ("all", "distilbert"))
+    return {f"pretrained_{part}": partial(_pretrained_network, part, family, outputs) for part, family in cases}
+
+
+def _pretrained_network(part: str, family: str, outputs: int) -> nn.Module:
+    # Imported here because most benchmarks need no registered network.
+    from indb_tensile.bench.harness.tiny_networks import SPECIAL, tiny_network
+
+    seed = int(torch.randint(1 << 30, ()))
+    words = [f"w{number}" for number in range(max(VOCABULARIES) - len(SPECIAL) - 1)]
+    network = tiny_network(family, words, seed=seed, positions=16)
+    layout: dict[str, Any] = {"numbers": NUMBERS, "categories": list(CATEGORIES)}
+    layout |= {"vocabularies": [network.tokenizer.size] * len(LENGTHS), "lengths": list(LENGTHS)}
+    width = NUMBERS + OTHERS + len(CATEGORIES) + sum(LENGTHS)
+    declared = {"type": "pretrained", "from": network.name, "train": part, "hidden": [12]}
+    return build({**declared, **layout}, (width,), outputs, seed=seed, network=network)
+
+
 def _text_network(encoder: str, outputs: int) -> nn.Module:
     sizes: dict[str, Any] = {"hidden": [12], "text_encoder": encoder, "text_width": 8}
     if encoder == "transformer":

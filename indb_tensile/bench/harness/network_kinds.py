@@ -236,6 +236,10 @@ _ALL = (
         NetworkKind(name=name, build=build, x=embedded_networks.encoded_texts, settings=_ADAMW, **_CLASSIFIED)
         for name, build in embedded_networks.text_builders(CLASSES).items()
     ),
+    *(
+        NetworkKind(name=name, build=build, x=embedded_networks.encoded_texts, settings=_ADAMW, **_CLASSIFIED)
+        for name, build in embedded_networks.pretrained_builders(CLASSES).items()
+    ),
     *(_schedule_kind(schedule) for schedule in HYPERPARAMS["schedule"]["values"]),
     # The loss of a forecast is not one of rows, and belongs to its networks (learning/forecast_encoding.py).
     *(_loss_kind(Task(task), name) for task, names in LOSSES.items() if task != "forecast" for name in names),

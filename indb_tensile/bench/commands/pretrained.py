@@ -1,0 +1,195 @@
+"""Measures the device memory of training a registered network's head, LoRA and all of it, by plan and on the device.
+
+    python -m indb_tensile.bench pretrained [--width 256] [--layers 4] [--batch 16] [--tokens 64] [--budget 0.3]
+        [--labels 200 --steps 2000 --seeds 1] [--json]
+
+The network is a BERT of these sizes with first weights: memory depends on sizes alone. For each part that can learn,
+a training step is captured and runs on the emulated device without a plan and under the plan of tensile+ for a
+budget, a share of the way from the floor to the liveness peak. `state_bytes` is the optimizer's state. `peak_bytes`
+is the liveness peak, `planned_bytes` and `measured_bytes` are the peak of the plan and the most that the step
+allocated under it, and `share` is the liveness peak over that of training everything. `exact` says whether the plan
+changed no bit.
+
+With `--labels` the benchmark instead pretrains a BERT of width 128 and three layers on the descriptions of Debian's
+packages, without their sections, for `--steps` batches of 64 texts; registers it; and trains on this many labels:
+from nothing, all of it, LoRA, and its head. It prints the accuracies on 4,000 other packages.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+
+import torch
+from rich.console import Console
+from torch.nn import functional
+
+from indb_tensile.bench.harness.argument_types import portion, whole
+from indb_tensile.bench.harness.benchmark_processes import preload
+from indb_tensile.bench.harness.debian_descriptions import debian_descriptions
+from indb_tensile.bench.harness.device_rig import RunTarget, set_up
+from indb_tensile.bench.harness.few_labels import fine_tune, pretrain, untrained
+from indb_tensile.bench.harness.process_exit import run
+from indb_tensile.bench.harness.result_tables import print_table
+from indb_tensile.bench.harness.rivals import SEED, Values
+from indb_tensile.bench.harness.tiny_networks import tiny_network
+from indb_tensile.bench.harness.trial import StepTrial, TrainingSubject, same_bits, workload
+from indb_tensile.executor.capture.optimizer import OptimizerSettings
+from indb_tensile.executor.run.placer import Placer
+from indb_tensile.learning.architectures import build
+from indb_tensile.learning.registered_network import RegisteredNetwork
+from indb_tensile.request.pretrained_rules import TRAINED_PARTS
+from indb_tensile.scheduler.graph import Role
+from indb_tensile.scheduler.memory.peak import LIVENESS, floor, liveness_peak, peak
+from indb_tensile.scheduler.plan import Plan
+from indb_tensile.scheduler.policies import POLICIES
+
+_WORDS = tuple(f"word{number}" for number in range(4000))
+_CLASSES = 10
+_ITERATIONS = 2  # the second starts from the state that a planned iteration left
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartMemory:
+    """The memory of training one part of the network."""
+
+    train: str
+    learned: int
+    parameters: int
+    state_bytes: int
+    peak_bytes: int
+    planned_bytes: int
+    measured_bytes: int
+    exact: bool
+    share: float = 1.0
+
+
+def main() -> None:
+    """Print a table, or one JSON object for each part."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--width", type=whole(), default=256)
+    parser.add_argument("--layers", type=whole(), default=4)
+    parser.add_argument("--batch", type=whole(), default=16)
+    parser.add_argument("--tokens", type=whole(), default=64)
+    parser.add_argument("--budget", type=portion, default=0.3, help="from the floor to liveness")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--labels", type=whole(), help="fine-tune on this many labels instead")
+    parser.add_argument("--steps", type=whole(), default=2000, help="of the pretraining")
+    parser.add_argument("--seeds", type=whole(), default=1, help="draws of the labels")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    if options.labels is not None:
+        _print_scores(options.labels, options.steps, options.seeds, as_json=options.json)
+        return
+    preload()
+    sizes = {"width": options.width, "layers": options.layers, "heads": 4, "positions": options.tokens}
+    network = tiny_network("bert", _WORDS, **sizes)
+    results = list(measure(network, options.batch, options.tokens, options.budget))
+    if options.json:
+        for result in results:
+            print(json.dumps(asdict(result)), flush=True)
+        return
+    lines = [
+        {name: f"{value:,.3g}" if isinstance(value, float) else f"{value:,}" if type(value) is int else str(value)
+         for name, value in asdict(own).items()}
+        for own in results
+    ]  # fmt: skip
+    print_table(Console(width=160, highlight=False), "memory of training a registered network", lines)
+
+
+def _print_scores(labels: int, steps: int, seeds: int, *, as_json: bool) -> None:
+    """Print a line for the pretraining, and one for each training on few labels."""
+    table = debian_descriptions()
+    started_s = time.perf_counter()
+    pretrained = pretrain([str(text) for text in table.table.columns["description"].values], steps)
+    taken_s = round(time.perf_counter() - started_s)
+    losses = {"first_loss": round(pretrained.first_loss, 3), "last_loss": round(pretrained.last_loss, 3)}
+    _print({"pretrained_steps": steps, "seconds": taken_s, **losses}, as_json=as_json)
+    nothing = untrained(pretrained.network)
+    for seed in range(seeds):
+        starts = [
+            ("nothing", nothing, "all"),
+            *((part, pretrained.network, part) for part in reversed(TRAINED_PARTS)),
+        ]
+        for start, network, part in starts:
+            accuracy, _ = fine_tune(table, labels, seed, network, part)
+            _print({"start": start, "labels": labels, "seed": seed, "accuracy": round(accuracy, 4)}, as_json=as_json)
+
+
+def _print(line: dict[str, object], *, as_json: bool) -> None:
+    print(json.dumps(line) if as_json else "  ".join(f"{name} {value}" for name, value in line.items()), flush=True)
+
+
+def measure(network: RegisteredNetwork, batch: int, tokens: int, budget: float) -> Iterator[PartMemory]:
+    """Yield the memory of each part, the whole network first."""
+    whole_bytes = 0
+    for part in reversed(TRAINED_PARTS):
+        own = measure_part(subject_of(network, part, batch, tokens), part, budget)
+        whole_bytes = whole_bytes or own.peak_bytes
+        yield PartMemory(**(asdict(own) | {"share": round(own.peak_bytes / whole_bytes, 3)}))
+
+
+def subject_of(network: RegisteredNetwork, part: str, batch: int, tokens: int) -> TrainingSubject:
+    """Return the training of this part on texts of this many tokens."""
+    torch.manual_seed(0)
+    declared = {
+        "type": "pretrained",
+        "from": network.name,
+        "train": part,
+        "numbers": 0,
+        "categories": [],
+        "vocabularies": [network.tokenizer.size],
+        "lengths": [tokens],
+    }
+    module = build(declared, (tokens,), _CLASSES, network=network).train()
+    return TrainingSubject(
+        name=part,
+        module=module,
+        loss=functional.cross_entropy,
+        x=torch.randint(1, network.tokenizer.size, (batch, tokens)).float(),
+        y=torch.randint(_CLASSES, (batch,)),
+        settings=OptimizerSettings(kind="adamw", weight_decay=0.01),
+    )
+
+
+def measure_part(subject: TrainingSubject, part: str, budget: float) -> PartMemory:
+    """Run the step without a plan and under a tight one, and return what it takes."""
+    with set_up(RunTarget(), subject, throttled=False) as rig:
+        unplanned = rig.trial(subject, placer=Placer())
+        expected = _train(unplanned, LIVENESS)
+        unplanned.runner.close()
+        trial = rig.trial(subject)
+        latency_ns = trial.run(LIVENESS, 1).latency_ns
+        graph = trial.step.graph
+        low, high = floor(graph), liveness_peak(graph)
+        budget_bytes = round(low + budget * (high - low))
+        work = workload(trial.step, latency_ns)
+        ((plan,),) = POLICIES["tensile+"].plan([work], budget_bytes=budget_bytes, link=rig.link)
+        found = _train(trial, plan)
+        measured = trial.measured()
+        trial.runner.close()
+    parameters = list(subject.module.parameters())
+    return PartMemory(
+        train=part,
+        learned=sum(own.numel() for own in parameters if own.requires_grad),
+        parameters=sum(own.numel() for own in parameters),
+        state_bytes=sum(t.size_bytes for t in graph.tensors if t.role is Role.OPTIMIZER_STATE),
+        peak_bytes=high,
+        planned_bytes=peak(graph, plan),
+        measured_bytes=measured.peak_bytes,
+        exact=all(same_bits(tensor, expected[name]) for name, tensor in found.items()),
+    )
+
+
+def _train(trial: StepTrial, plan: Plan) -> Values:
+    trial.adopt(plan)
+    trial.restart()
+    torch.manual_seed(SEED)
+    for _ in range(_ITERATIONS):
+        trial.iterate()
+    return trial.state.export()
+
+
+if __name__ == "__main__":
+    run(main)
