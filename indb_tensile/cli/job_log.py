@@ -10,7 +10,7 @@ _OLDER = re.compile(r"\.(\d+)$")
 def log_files(log: Path) -> list[Path]:
     """Return the files of a log that is rotated (controller/logrotation.py), the oldest first."""
     older = [
-        (int(found[1]), path) for path in log.parent.glob(f"{log.name}.*") if (found := _OLDER.search(path.name))
+        (int(match[1]), path) for path in log.parent.glob(f"{log.name}.*") if (match := _OLDER.search(path.name))
     ]
     return [path for _, path in sorted(older, reverse=True)] + ([log] if log.exists() else [])
 

@@ -73,10 +73,16 @@ def without_quotes(value: Any) -> Any:
 
 def versions(server: Row, version_of: Callable[[str], str] = metadata.version) -> Row:
     """Return the versions of everything that a failure can depend on; null for what is not installed."""
-    found: Row = {}
+    versions: Row = {}
     for library in _LIBRARIES:
         try:
-            found[library] = version_of(library)
+            versions[library] = version_of(library)
         except metadata.PackageNotFoundError:
-            found[library] = None
-    return {**server, "python": sys.version, "platform": platform.platform(), "machine": platform.machine(), **found}
+            versions[library] = None
+    return {
+        **server,
+        "python": sys.version,
+        "platform": platform.platform(),
+        "machine": platform.machine(),
+        **versions,
+    }

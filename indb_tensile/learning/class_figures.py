@@ -81,13 +81,13 @@ def calibration_rows(
     so that a row counts once for each label.
     """
     if label is not None:
-        found = _label_bins(label_rows(task, outputs, targets, names.index(label)), bins)
+        curve = _label_bins(label_rows(task, outputs, targets, names.index(label)), bins)
     elif task is Task.MULTILABEL:
-        found = merged(_label_bins(own, bins) for own in all_label_rows(task, outputs, targets))
+        curve = merged(_label_bins(own, bins) for own in all_label_rows(task, outputs, targets))
     else:
         outputs = finite_outputs(outputs)
-        found = calibration(probabilities(outputs), np.asarray(outputs.argmax(axis=1) == targets), bins)
-    return [(each.bin, each.mean_predicted, each.observed_share, each.rows) for each in found]
+        curve = calibration(probabilities(outputs), np.asarray(outputs.argmax(axis=1) == targets), bins)
+    return [(each.bin, each.mean_predicted, each.observed_share, each.rows) for each in curve]
 
 
 def stored_figures(task: Task, outputs: Array, targets: Array, names: Sequence[str]) -> dict[str, dict[str, Any]]:

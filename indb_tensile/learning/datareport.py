@@ -160,8 +160,8 @@ def _common(rows: Rows, part: Rows) -> Rows:
 def _contains(members: Rows, rows: Rows) -> Mask:
     if not len(members):
         return np.zeros(len(rows), np.bool_)
-    found: Mask = members[np.searchsorted(members, rows).clip(max=len(members) - 1)] == rows
-    return found
+    contained: Mask = members[np.searchsorted(members, rows).clip(max=len(members) - 1)] == rows
+    return contained
 
 
 def _value_hashes(subject: ReportInput) -> Hashes:

@@ -46,7 +46,7 @@ def stored_importance(bundle: ModelBundle, held_out: Columns, metric: str) -> di
     picked = {name: column.take(sample) for name, column in held_out.items()}
     predictor, preprocessor = ModelPredictor(bundle), bundle.preprocessor
     targets = preprocessor.target.encode(picked[preprocessor.target.name])
-    found = permutation_importance(
+    importances = permutation_importance(
         predictor.outputs,
         lambda outputs: single_metric(metric, bundle.task, outputs, targets, preprocessor),
         preprocessor.transform(picked),
@@ -55,9 +55,9 @@ def stored_importance(bundle: ModelBundle, held_out: Columns, metric: str) -> di
         repeats=REPEATS,
         seed=SEED,
     )
-    if not all(math.isfinite(each.importance) for each in found):
+    if not all(math.isfinite(each.importance) for each in importances):
         return {"reason": f"{metric} is not defined on {chosen} held-out rows"}
-    ranked = sorted(found, key=lambda each: (-each.importance, each.feature))
+    ranked = sorted(importances, key=lambda each: (-each.importance, each.feature))
     return {"rows": [[*each, metric] for each in ranked]}
 
 

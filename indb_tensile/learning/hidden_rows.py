@@ -45,11 +45,11 @@ class HiddenRows:
         return whole
 
     def _pass(self, x: Tensor) -> Float32:
-        found = []
+        hidden = []
         for network, tap in self._networks:
             network(x)
-            found.append(tap.taken())
-        joined: Float32 = torch.cat(found, dim=1).float().numpy()
+            hidden.append(tap.taken())
+        joined: Float32 = torch.cat(hidden, dim=1).float().numpy()
         return joined
 
 

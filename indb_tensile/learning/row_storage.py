@@ -346,11 +346,11 @@ def gathered(values: Array, positions: npt.NDArray[np.int64], storage: RowStorag
 
 def positions_where(mask: npt.NDArray[np.bool_], storage: RowStorage) -> npt.NDArray[np.int64]:
     """Return the positions at which the mask is true, ascending, as a new array."""
-    positions, found = storage.array(int(np.count_nonzero(mask)), (), np.int64), 0
+    positions, written = storage.array(int(np.count_nonzero(mask)), (), np.int64), 0
     for start, end in row_blocks(len(mask)):
         block = start + np.flatnonzero(mask[start:end])
-        positions.write(found, block)
-        found += len(block)
+        positions.write(written, block)
+        written += len(block)
     return positions.values
 
 

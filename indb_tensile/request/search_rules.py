@@ -186,11 +186,11 @@ def check_space(space: Json) -> Json:
     if size_bytes > MOST_SPACE_BYTES:
         message = f"the arguments that a search varies have {size_bytes} bytes, more than {MOST_SPACE_BYTES}"
         raise RequestError(message, hint="Give fewer choices.")
-    found = dimensions(space)
-    if len(found) > MOST_DIMENSIONS:
-        message = f"the search has {len(found)} arguments that vary, more than {MOST_DIMENSIONS}"
+    varying = dimensions(space)
+    if len(varying) > MOST_DIMENSIONS:
+        message = f"the search has {len(varying)} arguments that vary, more than {MOST_DIMENSIONS}"
         raise RequestError(message, hint="Fix the value of some of them.")
-    choices = sum(len(dimension.choices or ()) for dimension in found)
+    choices = sum(len(dimension.choices or ()) for dimension in varying)
     if choices > MOST_CHOICES:
         message = f"the search has {choices} choices, more than {MOST_CHOICES}"
         raise RequestError(message, hint="Give fewer choices, or ranges of numbers.")

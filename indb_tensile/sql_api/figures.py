@@ -79,18 +79,18 @@ def _options(request: Json, kind: str, version: Row, *, stored: bool) -> Json:
 
 
 def _stored(plpy: Plpy, model: str, version: Row, kind: str) -> Rows:
-    found = fetch(plpy, STORED_FIGURE, version["version_id"], kind)[0]
+    row = fetch(plpy, STORED_FIGURE, version["version_id"], kind)[0]
     subject, function = kind.replace("_", " "), "calibration" if kind == "label_calibration" else kind
     way_out = f"tensile_{function}({literal(model)}, relation => 'table')"
     hint = f"Name rows to compute it from: select * from {way_out}."  # noqa: S608 - a hint
-    if not found["visible"]:
+    if not row["visible"]:
         raise RefusalError(
             DENIED,
             f'model "{model}" belongs to another role',
             detail=f"Only its owner may read the {subject} of the held-out rows, because it names classes.",
             hint=hint,
         )
-    if found["figure"] is None:
+    if row["figure"] is None:
         number = " and a model that predicts one number" if kind == "label_metrics" else ""
         raise RefusalError(
             NOT_READY,
@@ -98,7 +98,7 @@ def _stored(plpy: Plpy, model: str, version: Row, kind: str) -> Rows:
             detail=f"Release 0.1 stored none, and a training that holds out no rows{number} has none.",
             hint=hint,
         )
-    stored = json.loads(found["figure"])
+    stored = json.loads(row["figure"])
     if "rows" not in stored:
         message = f'version {version["number"]} of model "{model}" has no stored {subject}'
         raise RefusalError(NOT_READY, message, detail=f"Not stored: {stored.get('reason')}.", hint=hint)

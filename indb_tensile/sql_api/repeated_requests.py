@@ -136,14 +136,14 @@ def _request(plpy: Plpy, spec: Json, title: str, call: Json) -> Json:
 def _relation(plpy: Plpy, relation: Json, title: str) -> int:
     """Return the oid of the table, or of a table that was created with the same name since it was dropped."""
     schema, name = relation["schema"], relation["name"]
-    found = fetch(plpy, RELATION_NOW, relation["oid"], schema, name)[0]["oid"]
-    if found is None:
+    oid = fetch(plpy, RELATION_NOW, relation["oid"], schema, name)[0]["oid"]
+    if oid is None:
         raise RefusalError(
             MISSING_TABLE,
             f'table "{schema}.{name}", the table of {title}, no longer exists',
             hint="Name another table with tensile_train(...).",
         )
-    return int(found)
+    return int(oid)
 
 
 def _start(plpy: Plpy, stored: Json) -> str:

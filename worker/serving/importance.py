@@ -42,8 +42,8 @@ async def importance_rows(
             f"{metric} is not defined on the {len(x)} rows",
             hint="Name a relation with more rows, or of more labels, with relation => '...'.",
         )
-    found = []
+    measured = []
     for name, permutations in model.permuted_columns(x, options.repeats, options.seed):
         values = [await judge(rows) for rows in permutations]
-        found.append((*importance_of(name, base, values, higher_is_better=higher_is_better), metric))
-    return sorted(found, key=lambda row: (-row[1], row[0]))
+        measured.append((*importance_of(name, base, values, higher_is_better=higher_is_better), metric))
+    return sorted(measured, key=lambda row: (-row[1], row[0]))

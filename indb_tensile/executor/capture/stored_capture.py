@@ -131,22 +131,22 @@ class _Writer(pickle.Pickler):
 
 class _Reader(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        found = _CLASSES.get((module, name))
-        if found is None:
+        item = _CLASSES.get((module, name))
+        if item is None:
             raise pickle.UnpicklingError(f"{module}.{name} is no part of a capture")
-        return found
+        return item
 
     def persistent_load(self, stored: Any) -> Any:
         match stored:
             case (kind, str(namespace), str(name), str(overload)) if kind == _OPERATOR:
                 packet = getattr(getattr(torch.ops, namespace), name.partition(".")[0])
-                found = getattr(packet, overload)
-                if isinstance(found, torch._ops.OpOverload):  # noqa: SLF001
-                    return found
+                item = getattr(packet, overload)
+                if isinstance(item, torch._ops.OpOverload):  # noqa: SLF001
+                    return item
             case (kind, str(name)) if kind == _TORCH_VALUE:
-                found = getattr(torch, name, None)
-                if isinstance(found, torch.dtype | torch.layout | torch.memory_format):
-                    return found
+                item = getattr(torch, name, None)
+                if isinstance(item, torch.dtype | torch.layout | torch.memory_format):
+                    return item
             case (kind, str(name)) if kind == _DEVICE:
                 return torch.device(name)
         raise pickle.UnpicklingError(f"unknown reference {stored!r}")

@@ -70,18 +70,18 @@ def outgrown_operators(steps: tuple[CapturedStep, ...]) -> tuple[OutgrownOperato
 
     The graphs have what an earlier process measured, perhaps with another version of a library.
     """
-    found: dict[str, OutgrownOperator] = {}
+    outgrown: dict[str, OutgrownOperator] = {}
     for step in steps:
         for operator in step.graph.operators:
             script: AllocationScript | None = step.scripts.get(operator.signature)
             if script is not None and script.steady and script.workspace_bytes > operator.workspace_bytes:
-                found[operator.signature] = OutgrownOperator(
+                outgrown[operator.signature] = OutgrownOperator(
                     signature=operator.signature,
                     name=operator.name,
                     planned_bytes=operator.workspace_bytes,
                     measured_bytes=script.workspace_bytes,
                 )
-    return tuple(found[signature] for signature in sorted(found))
+    return tuple(outgrown[signature] for signature in sorted(outgrown))
 
 
 def _explains(script: AllocationScript, excess: OperatorExcess) -> bool:

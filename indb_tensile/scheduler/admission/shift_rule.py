@@ -31,10 +31,10 @@ _HAND_OVER_NS = 100_000_000
 
 def shift(decision: Decision, waiting: Sequence[Member]) -> bool:
     """Set running jobs aside if one of these waiting jobs should run in their place. Return whether it should."""
-    found = _foretell_shift(decision.pool, waiting)
-    if found is None:
+    shift = _foretell_shift(decision.pool, waiting)
+    if shift is None:
         return False
-    leaving, first = found
+    leaving, first = shift
     left_ns = first.steps_left * first.alone_ns
     for member in leaving:
         made_way = f"it made way for job {first.job.job}"
