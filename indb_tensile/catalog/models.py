@@ -12,8 +12,8 @@ from psycopg.types.json import Jsonb
 from indb_tensile.catalog import jobs
 from indb_tensile.catalog.chunks import read_chunks, write_chunks
 from indb_tensile.catalog.connection import Connection
-from indb_tensile.catalog.networks import StoredNetwork, load_network_of_version
 from indb_tensile.catalog.queries import query
+from indb_tensile.catalog.stored_networks import StoredNetwork, load_network_of_version
 from indb_tensile.errors import DatabaseError, MissingError, OvertakenError, PrivilegeError
 from indb_tensile.job import ClaimedJob, InitFrom, ModelVersionId, Task
 

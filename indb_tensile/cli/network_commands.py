@@ -6,9 +6,9 @@ from typing import Any
 
 import click
 
-from indb_tensile.catalog import networks
+from indb_tensile.catalog import stored_networks
 from indb_tensile.catalog.connection import Connection, connect, pinned
-from indb_tensile.catalog.networks import NewNetwork
+from indb_tensile.catalog.stored_networks import NewNetwork
 from indb_tensile.cli.listing_commands import list_networks, models
 from indb_tensile.cli.listing_options import page_options
 from indb_tensile.cli.output import show_one, warn
@@ -53,9 +53,9 @@ def import_network(
     with importlib.import_module(_DIRECTORY).NetworkDirectory(Path(directory)) as read:
         network = _new_network(name, read)
         with _administrator(dsn) as connection, connection.transaction():
-            new = networks.register(connection, network, read.weights(), replace=replace, force=force)
+            new = stored_networks.register(connection, network, read.weights(), replace=replace, force=force)
             for grantee in grantees:
-                networks.grant(connection, name, grantee)
+                stored_networks.grant(connection, name, grantee)
         left_out = read.left_out
     if not new:
         warn(f'the same network was registered as "{name}" already')
@@ -82,7 +82,7 @@ def imported(dsn: str | None, as_json: bool, **options: Any) -> None:
 def grant(network: str, role: str, dsn: str | None) -> None:
     """Allow ROLE (public: all roles) to train from NETWORK; for tensile_admin."""
     with _administrator(dsn) as connection:
-        networks.grant(connection, network, role)
+        stored_networks.grant(connection, network, role)
 
 
 @models.command("revoke")
@@ -92,7 +92,7 @@ def grant(network: str, role: str, dsn: str | None) -> None:
 def revoke(network: str, role: str, dsn: str | None) -> None:
     """Take back what `tensile models grant` has allowed; for tensile_admin."""
     with _administrator(dsn) as connection:
-        networks.revoke(connection, network, role)
+        stored_networks.revoke(connection, network, role)
 
 
 @models.command("remove")
@@ -104,7 +104,7 @@ def revoke(network: str, role: str, dsn: str | None) -> None:
 def remove(network: str, force: bool, dsn: str | None) -> None:
     """Remove NETWORK with its weights; refused while versions of models need it; for tensile_admin."""
     with _administrator(dsn) as connection:
-        networks.drop(connection, network, force=force)
+        stored_networks.drop(connection, network, force=force)
 
 
 def _new_network(name: str, read: Any) -> NewNetwork:

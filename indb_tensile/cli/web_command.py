@@ -43,7 +43,7 @@ def web(
     """
     try:
         from indb_tensile.web.listening_address import listening_address
-        from indb_tensile.web.server import serve
+        from indb_tensile.web.web_server import serve
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("indb_tensile"):
             raise

@@ -21,8 +21,8 @@ from indb_tensile.learning.ensemble import FIRST_MEMBER
 from indb_tensile.learning.forecast_recipe import ForecastRecipe
 from indb_tensile.learning.hidden_rows import MOST_ROWS, HiddenRows
 from indb_tensile.learning.label_texts import label_sets
+from indb_tensile.learning.max_pooling import pooling
 from indb_tensile.learning.model_metrics import evaluate, label_probabilities, probabilities
-from indb_tensile.learning.pooling import pooling
 from indb_tensile.learning.preprocessor import Preprocessor
 from indb_tensile.learning.registered_network import RegisteredNetwork
 from indb_tensile.learning.row_storage import row_blocks

@@ -7,8 +7,8 @@ import psycopg
 import pytest
 from psycopg.errors import InsufficientPrivilege, UndefinedObject
 
-from indb_tensile.catalog import networks
-from indb_tensile.catalog.networks import NewNetwork
+from indb_tensile.catalog import stored_networks
+from indb_tensile.catalog.stored_networks import NewNetwork
 from indb_tensile.errors import MissingError, PrivilegeError, RequestError
 from tests.catalog.enqueue import enqueue
 from tests.conftest import Database
@@ -34,7 +34,7 @@ def network(name: str = "bert", digest: str = "a" * 64) -> NewNetwork:
 
 def register(connection: psycopg.Connection, new: NewNetwork, **options: bool) -> bool:
     parts = iter([memoryview(WEIGHTS[:5]), memoryview(WEIGHTS[5:])])
-    return networks.register(connection, new, parts, **{"replace": False, "force": False, **options})
+    return stored_networks.register(connection, new, parts, **{"replace": False, "force": False, **options})
 
 
 def used_by_a_version(database: Database, digest: str) -> None:
@@ -59,15 +59,15 @@ def admin(database: Database) -> Iterator[psycopg.Connection]:
 
 def test_a_network_is_seen_by_those_who_may_use_it(database: Database, admin: psycopg.Connection) -> None:
     assert register(admin, network())
-    networks.grant(admin, "bert", "alice")
+    stored_networks.grant(admin, "bert", "alice")
     with database.connect("alice") as alice, database.connect("bob") as bob, database.connect("monitor") as monitor:
         expected: list[tuple[Any, ...]] = [("bert", "bert", 8, ["alice"])]
         assert alice.execute(LISTED).fetchall() == expected
         assert admin.execute(LISTED).fetchall() == monitor.execute(LISTED).fetchall() == expected
         assert bob.execute(LISTED).fetchall() == []
-        networks.grant(admin, "bert", "public")
+        stored_networks.grant(admin, "bert", "public")
         assert bob.execute(LISTED).fetchall() == [("bert", "bert", 8, ["public"])]
-        networks.revoke(admin, "bert", "public")
+        stored_networks.revoke(admin, "bert", "public")
         assert bob.execute(LISTED).fetchall() == []
         for connection in (alice, bob, monitor):
             for secret in ("select tokenizer from tensile.networks", "select from tensile.network_chunks"):
@@ -104,16 +104,16 @@ def test_only_administrators_change_networks(database: Database, admin: psycopg.
 def test_wrong_names_are_told(admin: psycopg.Connection) -> None:
     register(admin, network())
     with pytest.raises(UndefinedObject, match='there is no registered network "gone"'):
-        networks.grant(admin, "gone", "alice")
+        stored_networks.grant(admin, "gone", "alice")
     with pytest.raises(UndefinedObject, match='there is no role "nobody"'):
-        networks.grant(admin, "bert", "nobody")
+        stored_networks.grant(admin, "bert", "nobody")
     with pytest.raises(UndefinedObject, match='there is no registered network "gone"'):
-        networks.drop(admin, "gone", force=False)
+        stored_networks.drop(admin, "gone", force=False)
 
 
 def test_a_network_is_replaced_only_on_purpose_and_keeps_its_grants(admin: psycopg.Connection) -> None:
     register(admin, network())
-    networks.grant(admin, "bert", "alice")
+    stored_networks.grant(admin, "bert", "alice")
     assert not register(admin, network())
     with pytest.raises(RequestError, match='another network is registered as "bert"') as refused:
         register(admin, network(digest="b" * 64))
@@ -128,14 +128,14 @@ def test_a_network_that_versions_need_is_removed_only_by_force(database: Databas
     register(admin, network())
     used_by_a_version(database, "a" * 64)
     with pytest.raises(psycopg.Error, match='1 version of models need network "bert"') as refused:
-        networks.drop(admin, "bert", force=False)
+        stored_networks.drop(admin, "bert", force=False)
     assert refused.value.diag.message_detail is not None
     assert '"reader"' in refused.value.diag.message_detail
     register(admin, network("copy"))
-    networks.drop(admin, "bert", force=False)  # another network has the same digest
+    stored_networks.drop(admin, "bert", force=False)  # another network has the same digest
     with pytest.raises(psycopg.Error, match="need network"):
-        networks.drop(admin, "copy", force=False)
-    networks.drop(admin, "copy", force=True)
+        stored_networks.drop(admin, "copy", force=False)
+    stored_networks.drop(admin, "copy", force=True)
     assert admin.execute(LISTED).fetchall() == []
 
 
@@ -145,14 +145,16 @@ def test_a_worker_loads_what_the_owner_may_use(database: Database, admin: psycop
     with database.connect("bob") as bob, database.connect("tensile_worker") as worker:
         job = enqueue(bob, "m")
         with pytest.raises(PrivilegeError, match='may not train from network "bert"'):
-            networks.load_network_of_job(worker, job, declared)
-        networks.grant(admin, "bert", "bob")
-        stored = networks.load_network_of_job(worker, job, declared)
+            stored_networks.load_network_of_job(worker, job, declared)
+        stored_networks.grant(admin, "bert", "bob")
+        stored = stored_networks.load_network_of_job(worker, job, declared)
         assert stored is not None
         assert (stored.name, stored.weights, stored.config["family"]) == ("bert", WEIGHTS, "bert")
-        assert networks.load_network_of_job(worker, job, {"type": "mlp"}) is None
+        assert stored_networks.load_network_of_job(worker, job, {"type": "mlp"}) is None
         with pytest.raises(MissingError, match=f"digest {'c' * 12}…, which is not registered now"):
-            networks.load_network_of_job(worker, job, declared | {"digest": "c" * 64})
-        of_version = networks.load_network_of_version(worker, "version 1", {"type": "pretrained", "digest": "a" * 64})
+            stored_networks.load_network_of_job(worker, job, declared | {"digest": "c" * 64})
+        of_version = stored_networks.load_network_of_version(
+            worker, "version 1", {"type": "pretrained", "digest": "a" * 64}
+        )
         assert of_version is not None
         assert of_version.weights == WEIGHTS

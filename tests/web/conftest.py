@@ -19,7 +19,7 @@ from indb_tensile.web.feed import Feeds
 from indb_tensile.web.listening_address import ListeningAddress
 from indb_tensile.web.login_links import LoginLinks
 from indb_tensile.web.metrics_exporter import exporter
-from indb_tensile.web.server import server_config
+from indb_tensile.web.web_server import server_config
 from tests.conftest import Database
 
 

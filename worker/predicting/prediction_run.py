@@ -23,7 +23,7 @@ from indb_tensile.learning.copyrows import Segment
 from indb_tensile.learning.relation_scan import ScannedColumns, scan
 from indb_tensile.messages import TrainerLink
 
-from ..registered_networks import registered
+from ..catalog_networks import registered
 from ..training import niceness
 from ..training.patient_session import PatientSession
 from ..training.progress_signs import ProgressSigns

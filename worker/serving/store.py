@@ -7,7 +7,7 @@ from typing import Any, Self, TypeVar
 
 import psycopg
 
-from indb_tensile.catalog import jobs, models, networks, outlooks, plans, predictors
+from indb_tensile.catalog import jobs, models, outlooks, plans, predictors, stored_networks
 from indb_tensile.catalog.connection import WORK_LOCK_TIMEOUT_MS, Connection, LockedError, Session, UnreachableError
 from indb_tensile.catalog.models import StoredVersion
 from indb_tensile.device import backend
@@ -18,7 +18,7 @@ from indb_tensile.learning.artifacts import ModelPredictor
 from indb_tensile.learning.registered_network import RegisteredNetwork
 from indb_tensile.scheduler.admission.outlook import Outlook
 
-from ..registered_networks import registered
+from ..catalog_networks import registered
 from .identity import DatabaseIdentity, read_identity
 
 # The client is connected to the same database: an outage is short, or the client has lost its connection too.
@@ -83,7 +83,7 @@ class Store:
         Raises MissingError if there is no such network, DatabaseError if it cannot be read.
         """
         described = self._run(
-            lambda c: networks.describe_network(c, architecture, owner_oid), "the registered network"
+            lambda c: stored_networks.describe_network(c, architecture, owner_oid), "the registered network"
         )
         return registered(described)
 

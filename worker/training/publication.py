@@ -32,7 +32,7 @@ from indb_tensile.learning.series_report import best_baseline, report_baselines
 from indb_tensile.request.estimator_rules import is_estimator
 
 from ..captured_steps import parameters_of, trained_parameters_of
-from ..registered_networks import registered
+from ..catalog_networks import registered
 from .training_events import data_facts, training_facts
 
 log = logging.getLogger("trainer")

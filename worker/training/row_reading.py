@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from indb_tensile import config
-from indb_tensile.catalog import models, networks, snapshots
+from indb_tensile.catalog import models, snapshots, stored_networks
 from indb_tensile.catalog.reader_connection import open_reader, reader_dsn
 from indb_tensile.device.hardware import (
     disk_free_bytes,
@@ -26,7 +26,7 @@ from indb_tensile.learning.row_storage import FileStorage
 from indb_tensile.learning.starting_weights import StartingWeights
 from indb_tensile.messages import Assign
 
-from ..registered_networks import registered
+from ..catalog_networks import registered
 from .patient_session import PatientSession
 from .progress_writer import ProgressWriter
 
@@ -89,7 +89,7 @@ class RowReading:
         architecture = self._job.spec.architecture
         if architecture["type"] == "auto" and start is not None:
             architecture = start.architecture
-        stored = session.run(lambda c: networks.load_network_of_job(c, self._job.job, architecture))
+        stored = session.run(lambda c: stored_networks.load_network_of_job(c, self._job.job, architecture))
         return registered(stored)
 
     def _read_once(

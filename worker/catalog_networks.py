@@ -1,6 +1,6 @@
 """Turns a registered network, as the catalog has it, into the one that trainings and predictions use."""
 
-from indb_tensile.catalog.networks import StoredNetwork
+from indb_tensile.catalog.stored_networks import StoredNetwork
 from indb_tensile.learning.registered_network import RegisteredNetwork
 
 
