@@ -29,6 +29,7 @@ NOUNS = {
     "quality": "Compare the quality of models on a fixed list of real tables with boosting and other networks.",
     "text": "Compare networks that read texts as tokens with TF-IDF and logistic regression on Debian's packages.",
     "pretrained": "Measure the memory of training a network's head, LoRA and all of it, and train on few labels.",
+    "images": "Compare networks that read images of bytea with plain PyTorch and scikit-learn on digits of MNIST.",
     "series": "Compare forecasts of real series with exponential smoothing by statsmodels and naive forecasts.",
     "enqueue": "Measure the time of tensile_train, and of a job from its commit to its first step.",
     "read": "Compare reading and epochs of a job, in memory and in a quarter of it, with a plain script's.",

@@ -1,8 +1,9 @@
 """The networks for tables as kinds of `bench exact`: small ones, each with one of the embeddings of numbers.
 
-Texts are read by one kind for each way to turn tokens into a vector.
+Texts are read by one kind for each way to turn tokens into a vector, and so are images.
 """
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -12,7 +13,7 @@ from torch import nn
 
 from indb_tensile.learning.architectures import build
 from indb_tensile.learning.row_embeddings import fit_embeddings
-from indb_tensile.request.network_rules import TEXT_ENCODERS
+from indb_tensile.request.network_rules import IMAGE_ENCODERS, TEXT_ENCODERS
 
 NUMBERS, OTHERS = 5, 2
 CATEGORIES = (4, 30)
@@ -25,6 +26,8 @@ _DECLARED: dict[str, dict[str, Any]] = {
     "wide_and_deep": {"hidden": [12, 8], "number_embedding": "piecewise", "activation": "silu"},
 }
 
+IMAGES = ((1, 8, 10), (3, 9, 8))  # of two columns: channels, height, width
+_PIXELS = sum(math.prod(shape) for shape in IMAGES)
 VOCABULARIES, LENGTHS = (40, 9), (12, 5)  # of two columns of texts
 
 
@@ -74,6 +77,39 @@ def _pretrained_network(part: str, family: str, outputs: int) -> nn.Module:
     width = NUMBERS + OTHERS + len(CATEGORIES) + sum(LENGTHS)
     declared = {"type": "pretrained", "from": network.name, "train": part, "hidden": [12]}
     return build({**declared, **layout}, (width,), outputs, seed=seed, network=network)
+
+
+def image_builders(outputs: int) -> dict[str, Callable[[], nn.Module]]:
+    """Return a builder for each encoder of images, whose network also reads numbers and categories."""
+    return {f"image_{encoder}": partial(_image_network, encoder, outputs) for encoder in IMAGE_ENCODERS}
+
+
+def encoded_images(rows: int) -> torch.Tensor:
+    """Draw encoded rows with the pixels of two columns of images."""
+    return torch.cat([encoded_rows(rows), torch.randn(rows, _PIXELS)], dim=1)
+
+
+def picture_builders(outputs: int) -> dict[str, Callable[[], nn.Module]]:
+    """Return a builder for each network of a single image."""
+    declared: dict[str, dict[str, Any]] = {
+        "resnet": {"stages": [1, 2], "width": 6, "dropout": 0.1},
+        "vit": {"patch": 4, "width": 8, "heads": 2, "blocks": 1, "dropout": 0.1},
+    }
+    return {kind: partial(_picture_network, {"type": kind, **own}, outputs) for kind, own in declared.items()}
+
+
+def _picture_network(declared: dict[str, Any], outputs: int) -> nn.Module:
+    return build(declared, (3, 12, 12), outputs, seed=int(torch.randint(1 << 30, ())))
+
+
+def _image_network(encoder: str, outputs: int) -> nn.Module:
+    sizes: dict[str, Any] = {"hidden": [12], "image_encoder": encoder, "image_width": 8}
+    if encoder == "vit":
+        sizes |= {"image_heads": 2}
+    layout = {"numbers": NUMBERS, "categories": list(CATEGORIES), "images": [size for own in IMAGES for size in own]}
+    width = NUMBERS + OTHERS + len(CATEGORIES) + _PIXELS
+    seed = int(torch.randint(1 << 30, ()))
+    return build({"type": "wide_and_deep", **sizes, **layout}, (width,), outputs, seed=seed)
 
 
 def _text_network(encoder: str, outputs: int) -> nn.Module:

@@ -1,9 +1,9 @@
 """Kinds of small networks that together cover what a captured step must compute exactly, under any plan.
 
-Networks of the literature appear as one or two of their blocks; the networks for tables, which also read texts, are
-whole. Each kind is trained by one of the optimizers, some of them in micro-batches, in half precision, with clipped
-gradients or with averages of their weights. Each loss that a training may name trains the members of a `tabm` on
-weighted rows, and each schedule of the learning rate trains a perceptron.
+Networks of the literature appear as one or two of their blocks; the networks for tables, which also read texts and
+images, are whole. Each kind is trained by one of the optimizers, some of them in micro-batches, in half precision,
+with clipped gradients or with averages of their weights. Each loss that a training may name trains the members of a
+`tabm` on weighted rows, and each schedule of the learning rate trains a perceptron.
 """
 
 from collections.abc import Callable, Mapping
@@ -239,6 +239,14 @@ _ALL = (
     *(
         NetworkKind(name=name, build=build, x=embedded_networks.encoded_texts, settings=_ADAMW, **_CLASSIFIED)
         for name, build in embedded_networks.pretrained_builders(CLASSES).items()
+    ),
+    *(
+        NetworkKind(name=name, build=build, x=embedded_networks.encoded_images, settings=_ADAMW, **_CLASSIFIED)
+        for name, build in embedded_networks.image_builders(CLASSES).items()
+    ),
+    *(
+        NetworkKind(name=name, build=build, x=_normal(3, 12, 12), settings=_ADAMW, **_CLASSIFIED)
+        for name, build in embedded_networks.picture_builders(CLASSES).items()
     ),
     *(_schedule_kind(schedule) for schedule in HYPERPARAMS["schedule"]["values"]),
     # The loss of a forecast is not one of rows, and belongs to its networks (learning/forecast_encoding.py).

