@@ -36,6 +36,7 @@ NOUNS = {
     "search": "Compare a search that ends trials early with training all of them to their end, one by one.",
     "queue": "Measure how fast workers claim the jobs of a queue, and check that no job is claimed twice.",
     "checkpoints": "Compare checkpoints in files and in the catalog: time, WAL, and disk space that stays in use.",
+    "page": "Measure what tensile web costs: memory after a day of samples, answers, processors for many pages.",
     "predict": "Compare predictions of whole tables with a client that copies all rows, and with single calls.",
     "cpu": "Compare a training without a GPU with a plain script, and the memory with and without plans.",
     "start": "Measure start time and memory of trainers and of the service, forked and started as new processes.",
@@ -44,7 +45,7 @@ NOUNS = {
 }
 
 # These benchmarks need a server: the one that --dsn names, or else a private one that is created for the run.
-SERVED = ("queue", "checkpoints", "read", "predict", "search", "start", "cpu", "share")
+SERVED = ("queue", "checkpoints", "page", "read", "predict", "search", "start", "cpu", "share")
 _WITHOUT_SERVER = ("--dsn", "-h", "--help")  # with these options no server is created
 
 

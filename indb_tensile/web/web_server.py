@@ -61,6 +61,10 @@ def serve(
                 tell(f"metrics, without a login, as role {starter.role} sees them: {bound.origin}/metrics")
             if doors.links is not None:
                 doors.links.start()
+            # Streams of open pages always outlast the end, which is no news.
+            logging.getLogger("uvicorn.error").addFilter(
+                lambda record: "graceful shutdown" not in record.getMessage()
+            )
             uvicorn.Server(server_config(page, bound)).run(sockets=[listener])
     finally:
         starter.close()

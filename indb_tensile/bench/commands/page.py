@@ -1,0 +1,194 @@
+"""Measures what `tensile web` costs: memory after a day of samples, answers, and the processors' time for many pages.
+
+    tensile bench page [--pages 50] [--seconds 20] [--jobs 1000] [--json]
+
+A day of samples of one device with four jobs is written and thinned out as a controller's housekeeping does it. Then
+the page is started, its answers are timed, and many browsers watch the device while it changes every second. Their
+processor time, with that of the page's database sessions, bounds by how much they slow down trainings on the machine.
+"""
+
+import argparse
+import contextlib
+import http.client
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from psycopg.conninfo import make_conninfo
+
+from indb_tensile.bench.harness.bench_database import temporary_database
+from indb_tensile.bench.harness.process_exit import run
+from indb_tensile.catalog.connection import Connection, connect
+from indb_tensile.catalog.queries import parse
+
+_SQL = parse(Path(__file__).with_name("page.sql").read_text(encoding="utf-8"))
+_ANSWERS = {"page": "/", "history_day": "/api/history?worker={worker}&age=1d", "jobs": "/api/listings/jobs?limit=200"}
+_REPEATS = 5
+_CACHED_S = 2.1  # an answer is kept for two seconds
+
+
+def main() -> None:
+    """Print one object."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--dsn", default="", help="connection of a superuser; a database is created and dropped")
+    parser.add_argument("--pages", type=int, default=50, help="browsers that watch the device")
+    parser.add_argument("--seconds", type=float, default=20.0, help="for which they watch")
+    parser.add_argument("--jobs", type=int, default=1000, help="jobs in the list")
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    with temporary_database(arguments.dsn, "page") as dsn, connect(dsn, application_name="tensile bench page") as c:
+        worker = _scalar(c, "add_worker")
+        c.execute(_SQL["add_device"].encode(), {"worker": worker})
+        c.execute(_SQL["allow"].encode(), {"jobs": arguments.jobs})
+        c.execute(_SQL["add_jobs"].encode(), {"jobs": arguments.jobs})
+        figures = measure_samples(c, worker) | measure_page(c, dsn, worker, arguments.pages, arguments.seconds)
+    if arguments.json:
+        print(json.dumps(figures))
+    else:
+        for name, value in figures.items():
+            print(f"{name:<28} {value}")
+
+
+def measure_samples(connection: Connection, worker: int) -> dict[str, Any]:
+    """Write a day of samples, thin them out, and return what is left of them."""
+    connection.execute(_SQL["sample_a_day"].encode(), {"worker": worker})
+    connection.execute(_SQL["sample_jobs"].encode())
+    started = time.perf_counter()
+    removed = 0
+    while count := _scalar(connection, "thin"):
+        removed += count
+    thinning_s = time.perf_counter() - started
+    kept = connection.execute(_SQL["kept"].encode()).fetchone() or (0, 0)
+    connection.execute(_SQL["live_bytes"].encode())
+    return {
+        "samples_of_a_day": removed + kept[0],
+        "samples_kept": kept[0],
+        "samples_of_jobs_kept": kept[1],
+        "kept_bytes": _scalar(connection, "size"),
+        "thinning_s": round(thinning_s, 2),
+    }
+
+
+def measure_page(connection: Connection, dsn: str, worker: int, pages: int, seconds: float) -> dict[str, Any]:
+    """Start the page and return its answers' times, its memory, and the processor time of many pages."""
+    figures: dict[str, Any] = {}
+    with _page(dsn) as (process, browser):
+        for name, path in _ANSWERS.items():
+            times_ms = []
+            for _ in range(_REPEATS):
+                started = time.perf_counter()
+                browser.read(path.format(worker=worker))
+                times_ms.append(1000 * (time.perf_counter() - started))
+                time.sleep(_CACHED_S)
+            figures[f"{name}_ms"] = round(median(times_ms), 1)
+        for _ in range(pages):
+            threading.Thread(target=browser.watch, daemon=True).start()
+        browser.wait_for_streams(pages)
+        before_s, ends_s = _processor_s(connection, process.pid), time.monotonic() + seconds
+        while time.monotonic() < ends_s:
+            connection.execute(_SQL["touch"].encode())
+            time.sleep(1.0)
+        used_s = _processor_s(connection, process.pid) - before_s
+        figures["pages"] = pages
+        figures["events_per_page"] = round(browser.events / pages, 1)
+        figures["share_of_one_core"] = round(used_s / seconds, 4)
+        figures["share_of_machine"] = round(used_s / seconds / (os.cpu_count() or 1), 4)
+        figures["page_rss_mb"] = round(_resident_bytes(process.pid) / 2**20, 1)
+    return figures
+
+
+class _Browser:
+    """Sends the requests of a browser that is logged in."""
+
+    def __init__(self, port: int, link: str) -> None:
+        self._port = port
+        response = self._send(link, {})
+        response.read()
+        self._cookie = (response.getheader("set-cookie") or "").partition(";")[0]
+        self.events = 0
+        self._streams = 0
+        self._lock = threading.Lock()
+
+    def read(self, path: str) -> bytes:
+        """Return the body of an answer."""
+        response = self._send(path, {"cookie": self._cookie})
+        if response.status != 200:
+            raise RuntimeError(f"{path} was answered with status {response.status}")
+        return response.read()
+
+    def watch(self) -> None:
+        """Read the stream of the device until the page ends."""
+        response = self._send("/api/overview", {"cookie": self._cookie})
+        with contextlib.suppress(OSError, http.client.HTTPException, ValueError):
+            first = True
+            while line := response.readline():
+                if line.startswith(b"data:"):
+                    with self._lock:
+                        self.events += 1
+                        self._streams += first
+                    first = False
+
+    def wait_for_streams(self, count: int) -> None:
+        """Wait until this many streams have had their first event, and count events from then on."""
+        deadline_s = time.monotonic() + 60
+        while self._streams < count:
+            if time.monotonic() > deadline_s:
+                raise TimeoutError(f"only {self._streams} of {count} streams began within 60 s")
+            time.sleep(0.05)
+        self.events = 0
+
+    def _send(self, path: str, headers: dict[str, str]) -> http.client.HTTPResponse:
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=60)
+        connection.request("GET", path, headers=headers)
+        return connection.getresponse()
+
+
+@contextlib.contextmanager
+def _page(dsn: str) -> Iterator[tuple[subprocess.Popen[str], _Browser]]:
+    command = [sys.executable, "-c", "from indb_tensile.cli.main import main; main()"]
+    options = ["web", "--listen", "127.0.0.1:0", "--dsn", make_conninfo(dsn)]
+    process = subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        found = re.search(r"http://127\.0\.0\.1:(\d+)(/\S+)", process.stdout.readline())
+        if found is None:
+            raise RuntimeError("tensile web has printed no link")
+        yield process, _Browser(int(found[1]), found[2])
+    finally:
+        process.terminate()
+        process.wait(timeout=30)
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+def _processor_s(connection: Connection, pid: int) -> float:
+    """Return the processor time of the page and of its sessions in the database."""
+    sessions = [row[0] for row in connection.execute(_SQL["sessions"].encode())]
+    return sum(_used_s(each) for each in (pid, *sessions))
+
+
+def _used_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _resident_bytes(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _scalar(connection: Connection, name: str) -> int:
+    row = connection.execute(_SQL[name].encode()).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+if __name__ == "__main__":
+    run(main)

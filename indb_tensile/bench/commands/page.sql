@@ -1,0 +1,50 @@
+-- The statements of `tensile bench page`.
+
+-- add_worker --
+insert into tensile.workers (host, pid, device, version, lease_s) values ('h', 1, 'emulated', '0', 86400)
+returning worker_id;
+
+-- add_device --
+insert into tensile.devices (worker_id, kind, capacity_bytes, budget_bytes, granted_bytes, used_bytes)
+values (%(worker)s, 'emulated', 1e9, 1e9, 8e8, 6e8);
+
+-- allow --
+select public.tensile_set_quota('-', jobs_queued => %(jobs)s);
+
+-- add_jobs --
+insert into tensile.jobs (model_name, relation_oid, relation_schema, relation_name, spec)
+select 'bench', 1, 'public', 'bench',
+       '{"model": "bench", "relation": {"oid": 1, "schema": "public", "name": "bench"}, "target": "y",
+         "task": "regression", "architecture": {"type": "mlp"}}'
+  from generate_series(1, %(jobs)s);
+
+-- sample_a_day --
+-- As a controller does: a row every two seconds.
+insert into tensile.device_samples (worker_id, at, budget_bytes, granted_bytes, used_bytes, host_bytes)
+select %(worker)s, now() - make_interval(secs => age), 1e9, 8e8, (age * 7919) %% 600000000, 0
+  from generate_series(0, 86399, 2) as age;
+
+-- sample_jobs --
+insert into tensile.device_job_samples (worker_id, at, job_id, granted_bytes, used_bytes, copied_bytes_per_s)
+select s.worker_id, s.at, j.job_id, 2e8, s.used_bytes / 4, 1000
+  from tensile.device_samples as s cross join (select job_id from tensile.jobs order by job_id limit 4) as j;
+
+-- thin --
+select tensile.thin_samples(5000);
+
+-- kept --
+select (select count(*) from tensile.device_samples) as samples,
+       (select count(*) from tensile.device_job_samples) as job_samples;
+
+-- live_bytes --
+-- What the rows take when no space of deleted rows is left.
+vacuum full tensile.device_samples, tensile.device_job_samples;
+
+-- size --
+select pg_total_relation_size('tensile.device_samples') + pg_total_relation_size('tensile.device_job_samples');
+
+-- sessions --
+select pid from pg_stat_activity where application_name = 'tensile web' and datname = current_database();
+
+-- touch --
+update tensile.devices set used_bytes = used_bytes + 1, updated_at = now();
