@@ -27,7 +27,7 @@ from indb_tensile.client.predicted_rows import (
     probability_columns,
     source_keys,
 )
-from indb_tensile.client.relation_source import Source, relation_source
+from indb_tensile.client.relation_source import RelationSource, relation_source
 from indb_tensile.client.statement_errors import translated_errors
 from indb_tensile.client.train_options import PredictIntoOptions, SearchOptions, TrainOptions
 from indb_tensile.client.version_export import export_version
@@ -296,7 +296,7 @@ class AsyncTensile:
             async with self._transaction() as connection:
                 opened = ExitStack()
 
-                def open_source(own: Connection) -> Source:
+                def open_source(own: Connection) -> RelationSource:
                     return opened.enter_context(relation_source(own, relation, views=True, numbered=True))
 
                 name = (await connection.run_sync(open_source)).relation

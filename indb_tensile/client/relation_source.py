@@ -37,7 +37,7 @@ _WAYS = "Give the name of a relation, a Table, a select(), or a DataFrame of pan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class RelationSource:
     """A relation by its name in SQL, or the text of a query. `frame` is the frame that it was copied from."""
 
     relation: str | None = None
@@ -48,7 +48,7 @@ class Source:
 @contextmanager
 def relation_source(
     connection: Connection, given: object, *, views: bool, numbered: bool = False
-) -> Iterator[Source]:
+) -> Iterator[RelationSource]:
     """Yield the relation within the connection's transaction.
 
     With `views` a query becomes a temporary view, for functions that take no query. With `numbered` the table of a
@@ -59,20 +59,20 @@ def relation_source(
     if frame is not None:
         table = _copied(connection, frame, numbered=numbered)
         with _dropped_after(connection, DropTable(table)):
-            yield Source(relation=_name_of(table), frame=frame)
+            yield RelationSource(relation=_name_of(table), frame=frame)
     elif isinstance(given, Table):
-        yield Source(relation=_name_of(given))
+        yield RelationSource(relation=_name_of(given))
     elif isinstance(given, Select | CompoundSelect):
         text = query_text(connection, given)
         if not views:
-            yield Source(query=text)
+            yield RelationSource(query=text)
             return
         name = _temporary_name()
         connection.execute(_CreateView(name, text))
         with _dropped_after(connection, _DropView(name)):
-            yield Source(relation=f"pg_temp.{name}")
+            yield RelationSource(relation=f"pg_temp.{name}")
     elif isinstance(given, str):
-        yield Source(relation=given)
+        yield RelationSource(relation=given)
     else:
         raise RequestError(f"the relation is a {type(given).__name__}", hint=_WAYS)
 

@@ -12,7 +12,7 @@ _INTEGER_LIMITS = {"job": 2**63 - 1, "version": 2**31 - 1, "priority": 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Action:
+class ViewerAction:
     """One action: its statement and the values that it needs, with their types."""
 
     statement: str
@@ -23,43 +23,43 @@ class Action:
     )
 
 
-ACTIONS: Mapping[str, Action] = {
-    "cancel": Action(
+ACTIONS: Mapping[str, ViewerAction] = {
+    "cancel": ViewerAction(
         statement="cancel",
         values={"job": int},
         done=lambda was_active: "The job is being cancelled." if was_active else "The job had ended already.",
     ),
-    "pause": Action(
+    "pause": ViewerAction(
         statement="pause",
         values={"job": int},
         done=lambda _: "The job leaves the device at the end of its iteration.",
     ),
-    "resume": Action(
+    "resume": ViewerAction(
         statement="resume",
         values={"job": int},
         done=lambda _: "The job continues as soon as it has device memory.",
     ),
-    "retry": Action(
+    "retry": ViewerAction(
         statement="retry",
         values={"job": int},
         done=lambda number: f"Job {number} repeats this one.",
         pins_search_path=False,
     ),
-    "priority": Action(
+    "priority": ViewerAction(
         statement="set_priority", values={"job": int, "priority": int}, done=lambda _: "The priority is changed."
     ),
-    "deploy": Action(
+    "deploy": ViewerAction(
         statement="deploy",
         values={"model": str, "version": int},
         done=lambda version: f"Version {version} predicts from now on.",
     ),
-    "rollback": Action(
+    "rollback": ViewerAction(
         statement="rollback", values={"model": str}, done=lambda version: f"Version {version} predicts again."
     ),
 }
 
 
-def checked_values(action: Action, values: object) -> dict[str, object]:
+def checked_values(action: ViewerAction, values: object) -> dict[str, object]:
     """Return the values of a request for this action. Raises RequestError for a missing or wrong one."""
     if not isinstance(values, dict):
         raise RequestError("the request has no values", hint="Send a JSON object.")
@@ -77,7 +77,7 @@ def checked_values(action: Action, values: object) -> dict[str, object]:
     return checked
 
 
-def perform(connection: Connection, action: Action, values: Mapping[str, object], place: str) -> dict[str, Any]:
+def perform(connection: Connection, action: ViewerAction, values: Mapping[str, object], place: str) -> dict[str, Any]:
     """Carry out an action. Returns its result and a sentence for the viewer. Raises psycopg's errors.
 
     `place` is where the viewer acts, for the history of deployments.

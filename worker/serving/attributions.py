@@ -7,13 +7,15 @@ import numpy as np
 from indb_tensile.errors import RequestError
 
 from .answers import INPUT, OUTPUTS
-from .prediction_batches import Batches, Model
+from .prediction_batches import Batches, ServedModel
 from .requests import Attribute
 from .service_frames import ProtocolError
 
 
-async def attribution_rows(batches: Batches, request: Attribute, model: Model, *, owner: int) -> list[list[Any]]:
-    """Return for each column its share of the prediction, as `Model.attributions` does.
+async def attribution_rows(
+    batches: Batches, request: Attribute, model: ServedModel, *, owner: int
+) -> list[list[Any]]:
+    """Return for each column its share of the prediction, as `ServedModel.attributions` does.
 
     Raises ProtocolError if the request has not one row.
     """

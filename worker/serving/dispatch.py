@@ -19,7 +19,7 @@ from .attributions import attribution_rows
 from .evaluation_requests import Evaluations
 from .identity import IdentityCheck
 from .model_cache import ModelCache
-from .prediction_batches import Batches, Model
+from .prediction_batches import Batches, ServedModel
 from .requests import (
     TABLE_KINDS,
     AnyRequest,
@@ -164,7 +164,9 @@ class RequestDispatcher:
         answer = model.table_answer(values, request.kind) | {"keys": rows.keys(), "rows": len(rows)}
         return success_of(msgspec.json.encode(answer))
 
-    async def _predict(self, request: Predict | Read, model: Model, rows: Sequence[Any], owner: int) -> list[Any]:
+    async def _predict(
+        self, request: Predict | Read, model: ServedModel, rows: Sequence[Any], owner: int
+    ) -> list[Any]:
         try:
             return await self._batches.predict(request.version, model, rows, request.kind, owner=owner)
         except RowError as error:

@@ -15,7 +15,7 @@ from indb_tensile.learning.row_sample import RowSample
 
 from .answers import ENCODED, SCORE
 from .importance import importance_rows
-from .prediction_batches import Batches, Model
+from .prediction_batches import Batches, ServedModel
 from .requests import Evaluate, Figure, RowError
 from .scores import ScoreFiles
 
@@ -57,7 +57,7 @@ class Evaluations:
         """Return the number of unfinished evaluations."""
         return sum(map(len, self._parts.values()))
 
-    async def add(self, connection: int, request: Evaluate, model: Model, *, owner: int = 0) -> dict[str, Any]:
+    async def add(self, connection: int, request: Evaluate, model: ServedModel, *, owner: int = 0) -> dict[str, Any]:
         """Score the rows of a part. With the last part, returns the figure over all parts.
 
         Raises RowError with the row's number in the whole evaluation, and RequestError for a figure that the model
@@ -85,7 +85,7 @@ class Evaluations:
             self._drop(connection, request.evaluation)
 
     async def _result(
-        self, model: Model, request: Evaluate, scores: ScoreFiles | RowSample, owner: int
+        self, model: ServedModel, request: Evaluate, scores: ScoreFiles | RowSample, owner: int
     ) -> dict[str, Any]:
         if not len(scores):
             raise RequestError("there are no rows to evaluate on")
@@ -121,7 +121,7 @@ class Evaluations:
             )
         return evaluation
 
-    async def _score(self, request: Evaluate, model: Model, owner: int, earlier_rows: int) -> list[Any]:
+    async def _score(self, request: Evaluate, model: ServedModel, owner: int, earlier_rows: int) -> list[Any]:
         """Return the scored rows of a part, or the encoded ones for the importance of columns."""
         kind = ENCODED if request.figure is Figure.FEATURE_IMPORTANCE else SCORE
         try:
@@ -148,7 +148,7 @@ class Evaluations:
             self._parts.pop(connection, None)
 
 
-def _figure(model: Model, request: Evaluate, scores: ScoreFiles) -> dict[str, Any]:
+def _figure(model: ServedModel, request: Evaluate, scores: ScoreFiles) -> dict[str, Any]:
     if request.figure is Figure.METRICS:
         return {"metrics": model.metrics(*scores.arrays())}
     return {"rows": model.figure(request.figure, request.options, *scores.arrays())}

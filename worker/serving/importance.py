@@ -14,14 +14,14 @@ from indb_tensile.learning.permutation_importance import importance_of
 from indb_tensile.learning.row_sample import RowSample
 
 from .answers import OUTPUTS
-from .prediction_batches import Batches, Model
+from .prediction_batches import Batches, ServedModel
 from .requests import Evaluate
 
 Row = tuple[str, float, float, str]
 
 
 async def importance_rows(
-    batches: Batches, request: Evaluate, model: Model, sample: RowSample, executor: Executor, *, owner: int
+    batches: Batches, request: Evaluate, model: ServedModel, sample: RowSample, executor: Executor, *, owner: int
 ) -> list[Row]:
     """Return each column with its importance, the deviation over the repeats, and the metric, most important first.
 

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 from indb_tensile.job import ModelVersionId
 
-from .prediction_batches import Model
+from .prediction_batches import ServedModel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CachedModel:
     """A loaded version, the bytes of its weights, and the oid of the role that owns its model."""
 
-    model: Model
+    model: ServedModel
     size_bytes: int
     owner: int = 0
 
@@ -45,7 +45,7 @@ class ModelCache:
         """The bytes of the weights of all loaded versions."""
         return sum(resident.size_bytes for resident in self._resident.values())
 
-    async def get(self, version: ModelVersionId) -> Model:
+    async def get(self, version: ModelVersionId) -> ServedModel:
         """Return the version's model; load it if it is not in memory. Raises the errors of loading."""
         resident = self._resident.get(version)
         if resident is None:
@@ -55,7 +55,7 @@ class ModelCache:
             self._resident.move_to_end(version)
         return resident.model
 
-    def get_resident(self, version: ModelVersionId) -> Model | None:
+    def get_resident(self, version: ModelVersionId) -> ServedModel | None:
         """Return the version's model if it is in memory."""
         resident = self._resident.get(version)
         if resident is None:

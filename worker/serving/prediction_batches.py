@@ -41,7 +41,7 @@ _FEW_ROWS = 8  # rows of a request, at most, that goes before long ones
 _log = logging.getLogger(__name__)
 
 
-class Model(Protocol):
+class ServedModel(Protocol):
     """A loaded version of a model."""
 
     def predict_rows(self, rows: Sequence[Any], kind: str) -> list[Any]:
@@ -119,7 +119,7 @@ class _Waiting:
     """One request that waits for its turn, or one pass of a longer request."""
 
     version: ModelVersionId
-    model: Model
+    model: ServedModel
     kind: str
     rows: Sequence[Any]  # JSON values, or BinaryRows
     owner: int  # oid of the role that owns the model
@@ -198,7 +198,7 @@ class Batches:
         return len(self._waiting)
 
     async def predict(
-        self, version: ModelVersionId, model: Model, rows: Sequence[Any], kind: str, *, owner: int = 0
+        self, version: ModelVersionId, model: ServedModel, rows: Sequence[Any], kind: str, *, owner: int = 0
     ) -> list[Any]:
         """Return one prediction per row, computed together with waiting requests to the same model.
 
@@ -215,7 +215,7 @@ class Batches:
         return values
 
     def predict_at_once(
-        self, version: ModelVersionId, model: Model, rows: list[Any], kind: str, *, owner: int = 0
+        self, version: ModelVersionId, model: ServedModel, rows: list[Any], kind: str, *, owner: int = 0
     ) -> list[Any] | None:
         """Return one prediction per row, or None if the rows are many, the model is slow, or other requests wait.
 
@@ -246,7 +246,7 @@ class Batches:
         return 1 if pace is None else min(MAX_BATCH_ROWS, max(1, pace.rows_of_pass()))  # a row may take long
 
     async def _queue(
-        self, version: ModelVersionId, model: Model, rows: Sequence[Any], kind: str, owner: int
+        self, version: ModelVersionId, model: ServedModel, rows: Sequence[Any], kind: str, owner: int
     ) -> list[Any]:
         waiting = _Waiting(version=version, model=model, kind=kind, rows=rows, owner=owner)
         with self._changed:
@@ -342,7 +342,7 @@ class Batches:
                 begin += len(request.rows)
 
     def _predict(
-        self, version: ModelVersionId, model: Model, kind: str, rows: Sequence[Any], *, requests: int = 1
+        self, version: ModelVersionId, model: ServedModel, kind: str, rows: Sequence[Any], *, requests: int = 1
     ) -> list[Any]:
         """Predict the rows of requests for one model and of one kind."""
         started_ns = self._clock_ns()
