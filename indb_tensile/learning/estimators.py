@@ -2,7 +2,7 @@
 
 An estimator is a module without parameters, so that everything that predicts with a network, or stores it, handles
 an estimator in the same way. Its state is one tensor with the bytes that skops writes: skops stores no code, and
-reads back only the types that are listed here.
+stored_estimator.py reads it back.
 
 HistGradientBoosting follows LightGBM (Ke and others, NeurIPS 2017).
 """
@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from indb_tensile.errors import DatabaseError, DataError
 from indb_tensile.job import Task
 from indb_tensile.learning.encoded_parts import Part
+from indb_tensile.learning.stored_estimator import read_estimator
 from indb_tensile.learning.training_length import FEWEST_VALID_ROWS
 from indb_tensile.sizes import size
 
@@ -35,12 +36,6 @@ _MOST_CATEGORIES = 255  # of a column that HistGradientBoosting splits by sets o
 _ITERATIONS = 100  # without validation rows: the default of HistGradientBoosting
 _STOPPED_ITERATIONS = 500  # at most, if the validation loss decides
 _FIT_BYTES = {"boosting": 8 + 1, "linear": 8}  # of each encoded number: scikit-learn's copy, and its bins
-# What skops may build besides the types that it trusts itself. None of them does anything when it is built.
-_TRUSTED = (
-    "functools.partial",
-    "sklearn.ensemble._hist_gradient_boosting.predictor.TreePredictor",
-    "sklearn.utils.validation.check_array",
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,19 +89,8 @@ class Estimator(nn.Module):
     def set_extra_state(self, state: Tensor) -> None:
         """Take over a stored state. Raises DatabaseError for bytes that are no model of this package."""
         stored = state.numpy().tobytes()
-        if not stored:
-            return
-        from skops import io as skops  # its import takes a second of a processor
-
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of scikit-learn's other minor versions, whose models it reads
-                self.fitted = skops.loads(stored, trusted=list(_TRUSTED))
-        except Exception as error:
-            raise DatabaseError(
-                f"the stored {self.kind} model cannot be read: {type(error).__name__}: {error}",
-                hint="A model of scikit-learn is read by the version that wrote it. Train it again.",
-            ) from error
+        if stored:
+            self.fitted = read_estimator(self.kind, stored)
 
     @property
     def numbers(self) -> int:

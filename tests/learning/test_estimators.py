@@ -1,10 +1,14 @@
 """Check that models of scikit-learn predict the same as modules, from a stored version, and admit no foreign type."""
 
+import zipfile
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from sklearn.ensemble import HistGradientBoostingRegressor
+from sklearn.feature_extraction.text import CountVectorizer
+from sklearn.linear_model import Ridge
 from skops import io as skops
 
 from indb_tensile.bench.harness.sample_tables import make_table
@@ -151,3 +155,51 @@ def test_rows_that_do_not_fit_into_memory_twice_are_refused() -> None:
     require_memory("linear", (made.train, made.valid), 1 << 30)
     with pytest.raises(DataError, match=r"a linear model needs about .* for its copy of the rows"):
         require_memory("linear", (made.train, made.valid), 1000)
+
+
+def with_state(kind: str, stored: bytes) -> None:
+    Estimator(kind, {}, 2).set_extra_state(torch.frombuffer(bytearray(stored), dtype=torch.uint8))
+
+
+def boosting() -> HistGradientBoostingRegressor:
+    x = np.random.default_rng(3).integers(0, 9, (80, 2)).astype(float)
+    return HistGradientBoostingRegressor(max_iter=2, categorical_features=[1]).fit(x, x @ [1.0, 2.0])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_another_estimator_of_scikit_learn_is_refused(kind: str) -> None:
+    with pytest.raises(DatabaseError, match="it is of the type CountVectorizer"):
+        with_state(kind, skops.dumps(CountVectorizer(input="filename")))
+
+
+def test_a_compressed_state_is_refused_before_it_is_read() -> None:
+    with pytest.raises(DatabaseError, match="is compressed"):
+        with_state("linear", skops.dumps(Ridge().fit([[0.0], [1.0]], [0.0, 1.0]), compression=zipfile.ZIP_DEFLATED))
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "fault"),
+    [
+        ("left", 1_000_000, "a left child that does not follow it"),
+        ("right", 0, "a right child that does not follow it"),
+        ("feature_idx", 2, "a column that is not there"),
+        ("feature_idx", -1, "a column that is not there"),
+        ("bitset_idx", 1_000_000, "a set of categories that is not there"),
+    ],
+)
+def test_trees_with_places_outside_themselves_are_refused(field: str, value: int, fault: str) -> None:
+    fitted = boosting()
+    with_state("boosting", skops.dumps(fitted))
+    nodes = fitted._predictors[0][0].nodes
+    nodes["is_categorical"][0] = 1
+    nodes[field][0] = value
+    with pytest.raises(DatabaseError, match=fault):
+        with_state("boosting", skops.dumps(fitted))
+
+
+def test_categories_that_no_set_holds_are_refused() -> None:
+    fitted = boosting()
+    mapper = fitted._bin_mapper
+    mapper.bin_thresholds_[int(np.argmax(mapper.is_categorical_))][0] = 1e6
+    with pytest.raises(DatabaseError, match="a category that no set can hold"):
+        with_state("boosting", skops.dumps(fitted))
