@@ -7,6 +7,7 @@ file holds no code.
 import json
 import math
 import os
+import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -85,9 +86,10 @@ def read_model_file(path: Path, *, most_bytes: int | None = None) -> ModelFile:
 @contextmanager
 def written_file(path: Path) -> Iterator[BinaryIO]:
     """Yield a file that gets its name when the block ends without an error."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}.part")
+    # Somebody else may write into the directory too: an unforeseeable name, and no link is followed.
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
     try:
-        with draft.open("wb") as file:
+        with draft.open("xb") as file:
             yield file
         draft.replace(path)
     except OSError as error:
@@ -127,7 +129,7 @@ def _read(name: str, file: BinaryIO, length: int) -> ModelFile:
     metadata = header.pop("__metadata__", None)
     if not isinstance(metadata, dict) or not isinstance(metadata.get(KEY), str):
         raise _no_model(name, f'its metadata has no text "{KEY}"')
-    recipe = _json_object(name, "its recipe", metadata[KEY].encode())
+    recipe = _json_object(name, "its recipe", metadata[KEY])
     _check_recipe(name, recipe)
     tensors = _checked_tensors(name, header, length - _LENGTH_BYTES - header_bytes)
     encoded = json.dumps(header, ensure_ascii=False).encode()
@@ -136,9 +138,10 @@ def _read(name: str, file: BinaryIO, length: int) -> ModelFile:
     return ModelFile(recipe=recipe, tensors=tensors, weights=weights)
 
 
-def _json_object(name: str, what: str, text: bytes) -> dict[str, Any]:
+def _json_object(name: str, what: str, text: bytes | str) -> dict[str, Any]:
     try:
         value = json.loads(text, object_pairs_hook=_distinct)
+        json.dumps(value, ensure_ascii=False).encode()  # JSON can name half of a character, which no text can hold
     except (ValueError, RecursionError) as error:
         raise _no_model(name, f"{what} is no JSON: {error}") from None
     if not isinstance(value, dict):

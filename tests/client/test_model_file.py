@@ -1,6 +1,7 @@
 """Check that a file that is no model of ours is refused by name, before anything is built from it."""
 
 import json
+import os
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -77,6 +78,8 @@ def test_a_written_file_is_read_back(tmp_path: Path) -> None:
         (packed(HEADER), 'its metadata has no text "indb_tensile"'),
         (packed({"__metadata__": {KEY: "nothing"}}), "its recipe is no JSON"),
         (packed(b'{"a": 1, "a": 2}'), "'a' is there twice"),
+        (with_recipe(model="\ud800"), "its recipe is no JSON"),
+        (with_header(lambda h: h.update({"\ud800": h.pop("a")})), "its header is no JSON"),
         (with_recipe(extra=1), "its recipe has the unknown member 'extra'"),
         (with_recipe(task=...), 'its recipe lacks "task"'),
         (with_recipe(number="1"), '"number" of its recipe is a str'),
@@ -102,6 +105,15 @@ def test_a_hostile_file_is_refused_by_name(tmp_path: Path, content: bytes, fault
         read_model_file(path)
     assert refused.value.message.startswith(f"{path} is no model of indb-tensile: ")
     assert fault in refused.value.message
+
+
+def test_a_link_beside_the_file_is_not_followed(tmp_path: Path) -> None:
+    path, private = tmp_path / "m.safetensors", tmp_path / "private"
+    private.write_text("kept")
+    (tmp_path / f".{path.name}.{os.getpid()}.part").symlink_to(private)
+    write_model_file(path, RECIPE, [packed(HEADER)])
+    assert private.read_text() == "kept"
+    assert not path.is_symlink()
 
 
 def test_files_that_run_code_and_missing_files_are_refused(tmp_path: Path) -> None:
