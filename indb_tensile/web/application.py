@@ -33,6 +33,7 @@ _LISTING_AGE_S = 2.0  # fifty browsers that show the same list cost one statemen
 _HISTORY_AGES_S = {"5m": 300.0, "1h": 3600.0, "6h": 21_600.0, "1d": 86_400.0, "7d": 604_800.0, "30d": 2_592_000.0}
 _PLACE = "on the page of tensile web"
 _MOST_NUMBER = 2**63 - 1
+_LONGEST_ROLE = 63  # bytes of a name in PostgreSQL
 
 # The status for each class of SQLSTATE that a viewer's request can cause; all others are the server's fault.
 _STATUS_OF_CLASS = {"22": 400, "42": 400, "0A": 400, "23": 409, "25": 409, "54": 400, "55": 409, "53": 409, "57": 503}
@@ -121,8 +122,14 @@ class _Application:
         check = self._doors.check_password
         if check is None or request.method == "GET":
             return HTMLResponse(login_page(by_password=check is not None))
-        form = parse_qs((await request.body()).decode("utf-8", "replace"), max_num_fields=8)
+        try:
+            form = parse_qs((await request.body()).decode("utf-8", "replace"), max_num_fields=8)
+        except ValueError:
+            return self._login_trouble("Type a role and its password.", 400)
         role, password = (form.get(name, [""])[0] for name in ("role", "password"))
+        if len(role.encode()) > _LONGEST_ROLE:
+            # PostgreSQL shortens it, so the failures of one role would count for many names.
+            return self._login_trouble(f"A role has at most {_LONGEST_ROLE} bytes.", 400)
         keys = (f"address {request.client.host if request.client else ''}", f"role {role}")
         wait_s = self._throttle.wait_s(*keys)
         if wait_s > 0:

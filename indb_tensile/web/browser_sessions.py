@@ -12,6 +12,7 @@ from indb_tensile.monitor.viewer import Viewer
 
 IDLE_S = 12 * 3600.0  # after which a browser has to log in again
 _MOST_SESSIONS = 1000  # the one that was used longest ago ends
+_MOST_OF_VIEWER = 50  # of one role, so that a role that logs in again and again ends its own sessions alone
 
 
 @dataclass(slots=True)
@@ -42,9 +43,11 @@ class BrowserSessions:
         ended = []
         with self._lock:
             self._sessions[_digest(cookie)] = session
-            while len(self._sessions) > _MOST_SESSIONS:
-                oldest = min(self._sessions, key=lambda key: self._sessions[key].used_s)
-                ended.append(self._sessions.pop(oldest))
+            own = [key for key, other in self._sessions.items() if other.viewer.role == viewer.role]
+            for keys, most in ((own, _MOST_OF_VIEWER), (list(self._sessions), _MOST_SESSIONS)):
+                if len(keys) > most:
+                    oldest = min(keys, key=lambda key: self._sessions[key].used_s)
+                    ended.append(self._sessions.pop(oldest))
         self._release(ended)
         return cookie, session
 

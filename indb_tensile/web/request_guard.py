@@ -16,6 +16,8 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _MOST_BODY_BYTES = 64 * 1024
 _MOST_QUERY_BYTES = 4 * 1024
+_MOST_PATH_BYTES = 4 * 1024  # Python reads no number of more than 4,300 digits
+_LONGEST = 20  # digits of a length
 _SAFE_METHODS = ("GET", "HEAD")
 _METHODS = (*_SAFE_METHODS, "POST")
 
@@ -71,12 +73,12 @@ class RequestGuard:
             return refused(421, "this page has another address", "Use the address that tensile web has printed.")
         if scope["method"] not in _METHODS:
             return refused(405, f"the page does not know the method {scope['method'][:20]}")
-        if len(scope.get("query_string", b"")) > _MOST_QUERY_BYTES:
+        if len(scope.get("query_string", b"")) > _MOST_QUERY_BYTES or len(scope["path"]) > _MOST_PATH_BYTES:
             return refused(414, f"the address is longer than {_MOST_QUERY_BYTES} bytes")
         if scope["method"] in _SAFE_METHODS:
             return None
         length = headers.get("content-length", "")
-        if not (length.isascii() and length.isdigit()) or int(length) > _MOST_BODY_BYTES:
+        if not (length.isascii() and length.isdigit()) or len(length) > _LONGEST or int(length) > _MOST_BODY_BYTES:
             return refused(413, f"a request has at most {_MOST_BODY_BYTES} bytes, and says how many")
         origin = headers.get("origin")
         if origin is not None and origin.lower() != f"{self._scheme}://{hosts[0].lower()}":

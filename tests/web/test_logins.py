@@ -98,6 +98,20 @@ def test_connections_of_a_password_close_with_the_last_session_that_uses_them() 
     assert sessions.viewer_of("alice") is None
 
 
+def test_a_role_that_logs_in_again_and_again_ends_its_own_sessions_alone() -> None:
+    clock = Clock()
+    sessions = BrowserSessions(clock)
+    bobs, _ = sessions.begin(viewer(role="bob"))
+    alice = viewer()
+    cookies = []
+    for _ in range(1001):
+        clock.now_s += 1
+        cookies.append(sessions.begin(alice)[0])
+
+    assert sessions.find(bobs) is not None
+    assert [sessions.find(cookie) is not None for cookie in cookies] == [False] * 951 + [True] * 50
+
+
 def test_a_session_whose_connection_is_lost_has_ended() -> None:
     sessions = BrowserSessions()
     lost = viewer()

@@ -184,6 +184,7 @@ def test_methods_paths_and_files_outside_the_page_are_refused(alice: Browser) ->
     assert alice.send("PUT", "/", None, {}).status == 405
     assert alice.send("TRACE", "/", None, {}).status == 405
     assert alice.get("/?" + "a" * 5000).status == 414
+    assert alice.get("/api/jobs/" + "1" * 5000).status == 414
     for path in ("/static/../pages.py", "/static/%2e%2e/pages.py", "/static/..%2fpages.py", "/static//etc/passwd"):
         assert alice.get(path).status == 404, path
 

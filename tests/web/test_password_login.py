@@ -89,6 +89,12 @@ def test_guesses_are_slowed_down_for_the_role_from_any_browser(page: ServedPage,
     assert log_in_at(page, role, _PASSWORD)[0] == 429
 
 
+def test_a_form_that_no_page_sends_is_refused_in_words(page: ServedPage) -> None:
+    assert log_in_at(page, "r" * 64, "anything")[0] == 400
+    many = {"content-type": "application/x-www-form-urlencoded"}
+    assert page.browser().send("POST", "/login", b"role=a&" * 20, many).status == 400
+
+
 def test_the_password_is_not_kept(database: Database, role: str) -> None:
     viewer = log_in(database.dsn("alice"), role, _PASSWORD)
     try:
