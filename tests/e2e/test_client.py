@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from decimal import Decimal
@@ -268,6 +269,7 @@ def test_ctrl_c_cancels_the_awaited_job_and_a_display_leaves_it(client: Tensile,
 
     def interrupt() -> None:
         running.until(lambda: running.state(job.number) == "running", "the job to run")
+        running.until(main_thread_waits, "the wait to begin")
         os.kill(os.getpid(), signal.SIGINT)
 
     for wait in (job.progress, job.wait):
@@ -276,6 +278,16 @@ def test_ctrl_c_cancels_the_awaited_job_and_a_display_leaves_it(client: Tensile,
             wait()
     assert running.until_ended(job.number) == ["cancelled"]
     assert job.retry().cancel() is True
+
+
+def main_thread_waits() -> bool:
+    """Return whether the main thread has looked at a job that it waits for."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    while frame is not None:
+        if frame.f_code.co_filename.endswith("sync_job.py") and "record" in frame.f_locals:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def test_pause_resume_and_priority_reach_the_job(client: Tensile) -> None:
