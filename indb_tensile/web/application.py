@@ -79,6 +79,7 @@ class _Application:
         self._sessions = BrowserSessions()
         self._throttle = LoginThrottle()
         self._feeds = feeds
+        self._threads = feeds.threads
         self.starlette = Starlette(routes=self._routes(), exception_handlers=self._faults(), lifespan=self._lifespan)
 
     def _routes(self) -> list[Route | Mount]:
@@ -215,41 +216,47 @@ class _Application:
         events = self._feeds.watch(viewer, question, ask, lambda: self._sessions.find(cookie) is not None)
         return Stream(events, media_type="text/event-stream", headers={"x-accel-buffering": "no"})
 
+    async def _answer(self, viewer: Viewer, work: Callable[[], Any]) -> Response:
+        return JSONResponse(await self._threads.run(viewer, work))
+
     async def _history(self, request: Request) -> Response:
         viewer, worker = self._viewer(request), _number(request.query_params.get("worker"), "worker")
         age = request.query_params.get("age", "5m")
         if age not in _HISTORY_AGES_S:
             raise RequestError(f"age is {age!r}", hint=f"Valid are {', '.join(_HISTORY_AGES_S)}.")
-        return await _answer(
+        return await self._answer(
+            viewer,
             lambda: viewer.cached(
                 ("history", worker, age),
                 _LISTING_AGE_S,
                 lambda c: live_figures.history(c, worker, _HISTORY_AGES_S[age]),
-            )
+            ),
         )
 
     async def _job(self, request: Request) -> Response:
         viewer, number = self._viewer(request), _number(request.path_params["number"], "job")
-        return await _answer(lambda: viewer.read(lambda c: live_figures.job(c, number)))
+        return await self._answer(viewer, lambda: viewer.read(lambda c: live_figures.job(c, number)))
 
     async def _job_memory(self, request: Request) -> Response:
         viewer, number = self._viewer(request), _number(request.path_params["number"], "job")
-        return await _answer(lambda: viewer.read(lambda c: live_figures.job_memory(c, number)))
+        return await self._answer(viewer, lambda: viewer.read(lambda c: live_figures.job_memory(c, number)))
 
     async def _data_report(self, request: Request) -> Response:
         viewer, number = self._viewer(request), _number(request.path_params["number"], "job")
-        return await _answer(lambda: viewer.read(lambda c: live_figures.rows(c, "data_report", job=number)))
+        return await self._answer(
+            viewer, lambda: viewer.read(lambda c: live_figures.rows(c, "data_report", job=number))
+        )
 
     async def _listing(self, request: Request) -> Response:
         viewer = self._viewer(request)
         wanted = listings.request_of(request.path_params["name"], request.query_params.multi_items())
-        return await _answer(
-            lambda: viewer.cached(("listing", wanted), _LISTING_AGE_S, lambda c: listings.read(c, wanted))
+        return await self._answer(
+            viewer, lambda: viewer.cached(("listing", wanted), _LISTING_AGE_S, lambda c: listings.read(c, wanted))
         )
 
     async def _model(self, request: Request) -> Response:
         viewer, name = self._viewer(request), _name(request.query_params.get("model"))
-        return await _answer(lambda: viewer.read(lambda c: live_figures.model(c, name)))
+        return await self._answer(viewer, lambda: viewer.read(lambda c: live_figures.model(c, name)))
 
     async def _figure(self, request: Request) -> Response:
         viewer, name = self._viewer(request), _name(request.query_params.get("model"))
@@ -257,7 +264,7 @@ class _Application:
         if figure not in live_figures.FIGURES:
             raise MissingError(f"there is no figure {figure!r}", hint=f"Valid are {', '.join(live_figures.FIGURES)}.")
         number = None if version is None else _number(version, "version")
-        return await _answer(lambda: viewer.act(lambda c: live_figures.figure(c, figure, name, number)))
+        return await self._answer(viewer, lambda: viewer.act(lambda c: live_figures.figure(c, figure, name, number)))
 
     async def _act(self, request: Request) -> Response:
         session = self._session(request)
@@ -275,8 +282,9 @@ class _Application:
         except (ValueError, RecursionError):
             raise RequestError("the request is no JSON") from None
         values = checked_values(action, body)
-        return await _answer(
-            lambda: session.viewer.act(lambda c: perform(c, action, values, _PLACE), pins=action.pins_search_path)
+        return await self._answer(
+            session.viewer,
+            lambda: session.viewer.act(lambda c: perform(c, action, values, _PLACE), pins=action.pins_search_path),
         )
 
     async def _show_metrics(self, request: Request) -> Response:
@@ -309,10 +317,6 @@ class _Static(StaticFiles):
         response = super().file_response(*args, **kwargs)
         response.headers["cache-control"] = "no-cache"
         return response
-
-
-async def _answer(work: Callable[[], Any]) -> Response:
-    return JSONResponse(await run_in_threadpool(work))
 
 
 def _told(error: TensileError) -> tuple[str, str]:

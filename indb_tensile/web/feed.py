@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import psycopg
-from starlette.concurrency import run_in_threadpool
 
 from indb_tensile.errors import TensileError
 from indb_tensile.monitor.viewer import Viewer
+from indb_tensile.web.viewer_threads import ViewerThreads
 
 log = logging.getLogger("web")
 
@@ -26,7 +26,9 @@ _ALIVE_S = 15.0  # between two comments on a quiet stream: proxies end one that 
 class Feed:
     """One question of one viewer. Runs while it has watchers."""
 
+    viewer: Viewer
     ask: Callable[[], Any]
+    threads: ViewerThreads
     period_s: float
     watchers: int = 0
     number: int = 0  # of the newest event
@@ -37,7 +39,7 @@ class Feed:
     async def run(self) -> None:
         """Ask again and again, and pass on what has changed."""
         while True:
-            event = await run_in_threadpool(self._event)
+            event = await self.threads.run(self.viewer, self._event)
             if event != self.event:
                 async with self.changed:
                     self.event = event
@@ -70,6 +72,7 @@ class Feeds:
     """All feeds that have watchers, by viewer and question. Lives in one event loop."""
 
     def __init__(self, period_s: float = PERIOD_S) -> None:
+        self.threads = ViewerThreads()
         self._period_s = period_s
         self._feeds: dict[tuple[int, Hashable], Feed] = {}
 
@@ -80,7 +83,7 @@ class Feeds:
         key = (id(viewer), question)
         feed = self._feeds.get(key)
         if feed is None:
-            feed = self._feeds[key] = Feed(ask=ask, period_s=self._period_s)
+            feed = self._feeds[key] = Feed(viewer=viewer, ask=ask, threads=self.threads, period_s=self._period_s)
             feed.task = asyncio.create_task(feed.run())
         feed.watchers += 1
         try:
