@@ -96,7 +96,7 @@ def decode(raw: bytes, form: ImageForm) -> Pixels | Unreadable:
                 image.draft(None, (longest, longest))
             image.load()
             return _in_form(image, _orientation(image), form)
-        except _FAULTS as error:
+        except _faults() as error:
             return Unreadable(f"is a broken {_name_of(raw)} image ({_sentence(error)})")
 
 
@@ -114,12 +114,19 @@ def _opened(raw: bytes) -> "Image | Unreadable":
         return fault
     try:
         image = _decoder(name)(io.BytesIO(raw))
-    except _FAULTS as error:
+    except _faults() as error:
         return Unreadable(f"is a broken {name} image ({_sentence(error)})")
     if fault := _size_fault(*image.size) or _tile_fault(image):
         image.close()
         return fault
     return image
+
+
+def _faults() -> tuple[type[BaseException], ...]:
+    """Return what decoders raise. Pillow's error for sizes that it refuses itself is none of Python's."""
+    from PIL.Image import DecompressionBombError
+
+    return *_FAULTS, DecompressionBombError
 
 
 def _size_fault(width: int, height: int) -> Unreadable | None:
@@ -183,7 +190,7 @@ def _orientation(image: "Image") -> int:
         return 1
     try:
         value = image.getexif().get(_ORIENTATION, 1)
-    except _FAULTS:
+    except _faults():
         return 1
     return value if isinstance(value, int) and 1 <= value <= 8 else 1
 
@@ -206,7 +213,7 @@ def _plain(image: "Image", channels: int) -> "Image | Unreadable":
     if image.mode == "F":
         return Unreadable("is an image of floating-point pixels, whose range is not known")
     if image.mode.startswith("I"):
-        high = np.asarray(image).astype(np.int64).clip(0, 0xFFFF) >> 8
+        high = np.asarray(image).clip(0, 0xFFFF) >> 8  # without a wider copy: it may have 50 million pixels
         return Images.fromarray(high.astype(np.uint8)).convert(mode)
     if image.mode in ("LA", "La", "RGBA", "RGBa", "PA") or "transparency" in image.info:
         colours = image.convert("RGBA")

@@ -123,6 +123,12 @@ def test_a_bomb_is_refused_by_its_header() -> None:
     assert reason(bitmap).startswith("is an image of 60000 x 60000 pixels")
 
 
+def test_a_gif_whose_frame_is_larger_than_its_canvas_is_refused() -> None:
+    frame = b"," + struct.pack("<4H", 0, 0, 65535, 65535) + b"\0\x02\x02\x4c\x01\0;"
+    raw = b"GIF89a" + struct.pack("<HH", 10, 10) + b"\x80" + bytes(8) + frame
+    assert reason(raw).startswith("is a broken GIF image (Image size (4294836225 pixels) exceeds limit")
+
+
 def test_a_tiff_with_huge_tiles_is_refused() -> None:
     tags = [(256, 4, 1), (257, 4, 1), (258, 3, 8), (259, 3, 1), (262, 3, 1), (277, 3, 1), (322, 4, 60000)]
     tags += [(323, 4, 60000), (324, 4, 8), (325, 4, 16)]
