@@ -161,8 +161,8 @@ def _placed(
         kept = np.flatnonzero(~empty)
         if not len(kept):
             raise DataError(
-                f'target "{columns.targets[0]}" is NULL in all {len(codes)} rows',
-                hint="Fill it, or name another column with target => '...'.",
+                f'target "{columns.targets[0]}" has no value to learn or forecast from in {len(codes)} rows',
+                hint="Fill it, name another column with target => '...', or give a later origin to forecast from.",
             )
         renumbered = np.cumsum(~empty) - 1
         rows = ~empty[codes]

@@ -193,7 +193,7 @@ LONG = [float(place % 5) for place in range(60)]
     ("table", "options", "message"),
     [
         (daily({"a": [1.0, 2, 3]}), {}, "the series have 3 steps, too few for a horizon of 3"),
-        (daily({"a": [None] * 60}), {}, 'target "sold" is NULL in all 60 rows'),
+        (daily({"a": [None] * 60}), {}, 'target "sold" has no value to learn or forecast from in 60 rows'),
         (
             daily({"a": [*LONG[:9], None, *LONG]}),
             {"gaps": "error"},
