@@ -41,7 +41,7 @@ from indb_tensile.client.train_options import (
     check_options,
     sql_values,
 )
-from indb_tensile.errors import MissingError, RequestError
+from indb_tensile.errors import DataError, MissingError, RequestError
 
 Result = TypeVar("Result")
 Request = Callable[[Connection], Result]
@@ -163,6 +163,8 @@ def with_notices(request: Request[int], notices: list[str]) -> Request[int]:
 def _enqueue(connection: Connection, function: str, model: str, relation: object, options: Mapping[str, Any]) -> int:
     values = {"model": model} | sql_values(options, SEARCH_TYPES)
     with relation_source(connection, relation, views=False) as source:
+        if source.frame is not None and not source.frame.rows:
+            raise DataError("the frame has no rows", hint="Give a frame with rows to learn from.")
         if source.query is not None:
             if values.pop("snapshot", True) is False:
                 raise RequestError(
@@ -276,7 +278,11 @@ def jobs(connection: Connection) -> list[Record]:
 
 
 def job_record(job: int) -> Request[Record]:
-    """Return one job as `tensile.stat_jobs` shows it. Raises MissingError for a job that the role does not see."""
+    """Return one job as `tensile.stat_jobs` shows it. Raises MissingError for a job that the role does not see,
+    and RequestError for a number that is none.
+    """
+    if not isinstance(job, int):
+        raise RequestError(f"the job is {job!r}, of type {type(job).__name__}", hint="Give its number, such as 7.")
 
     def request(connection: Connection) -> Record:
         found = _records(connection, select(stat_jobs).where(stat_jobs.c.job_id == job))

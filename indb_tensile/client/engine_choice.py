@@ -74,5 +74,5 @@ def _sqlalchemy_url(database: object) -> URL | None:
 def _dsn(database: object) -> str:
     """Return the connection string of libpq. Raises DatabaseError if None is given and there is no database."""
     if database is not None and not isinstance(database, str):
-        raise RequestError(f"the database is a {type(database).__name__}", hint=_WAYS)
+        raise RequestError(f"the database is of type {type(database).__name__}", hint=_WAYS)
     return resolve(database)

@@ -35,11 +35,10 @@ class Model:
         path = Path(path)
         if path.suffix in _PICKLED or path.suffix == ".onnx":
             raise UnsupportedError(
-                f"{path} is a {path.suffix} file, which is for export only",
-                detail="Loading a file of torch unpickles it, which runs code of the file; an ONNX file lacks the "
-                "preprocessing."
-                if path.suffix != ".onnx"
-                else "An ONNX file lacks the preprocessing.",
+                f"{path} is a {path.suffix} file, and only .safetensors files are loaded",
+                detail="An ONNX file lacks the preprocessing."
+                if path.suffix == ".onnx"
+                else "Loading a file of torch or of pickle can run code that is in the file.",
                 hint="Export the model as .safetensors, and load that.",
             )
         file = read_model_file(path)

@@ -74,7 +74,7 @@ def relation_source(
     elif isinstance(given, str):
         yield RelationSource(relation=given)
     else:
-        raise RequestError(f"the relation is a {type(given).__name__}", hint=_WAYS)
+        raise RequestError(f"the relation is of type {type(given).__name__}", hint=_WAYS)
 
 
 @contextmanager

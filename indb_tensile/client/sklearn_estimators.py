@@ -218,7 +218,9 @@ class TensileClassifier(ClassifierMixin, _TensileEstimator):  # type: ignore[mis
         self.classes_, codes = np.unique(labels, return_inverse=True)
         self._label_texts = [str(place) for place in range(len(self.classes_))]
         if len(self.classes_) < 2:
-            raise ValueError(f"y has one class, {self.classes_[0]!r}: a classifier needs two or more classes")
+            raise ValueError(
+                f"y has one class, {self.classes_[:1].tolist()[0]!r}: a classifier needs two or more classes"
+            )
         weights = None if sample_weight is None else _weights(sample_weight, features.rows)
         return self._fit_rows(features, codes.astype(np.int64), weights)
 

@@ -167,8 +167,12 @@ def test_errors_have_sentence_detail_and_hint(client: Tensile) -> None:
         client.train("refused", "digits", priority="high")  # type: ignore[arg-type]
     with pytest.raises(RequestError, match="features is the text 'pixels'"):
         client.train("refused", "digits", features="pixels")
-    with pytest.raises(RequestError, match="the relation is a dict"):
+    with pytest.raises(RequestError, match="the job is 'refused', of type str"):
+        client.job("refused")  # type: ignore[arg-type]
+    with pytest.raises(RequestError, match="the relation is of type dict"):
         client.train("refused", {"a": [1]})
+    with pytest.raises(DataError, match="the frame has no rows"):
+        client.train("refused", pandas.DataFrame({"a": [], "y": []}), target="y")
     with pytest.raises(DataError, match="values of several types"):
         client.train("refused", pandas.DataFrame({"a": ["x", 1], "y": [0, 1]}), target="y")
     with pytest.raises(RequestError, match="a column named 7, of type int"):
@@ -356,5 +360,5 @@ def test_an_engine_of_another_driver_is_refused(running: Service) -> None:
         Tensile(create_engine("postgresql+psycopg2://"))
     with pytest.raises(RequestError, match="the engine uses postgresql with the driver asyncpg"):
         AsyncTensile(create_async_engine("postgresql+asyncpg://"))
-    with pytest.raises(RequestError, match="the database is a int"):
+    with pytest.raises(RequestError, match="the database is of type int"):
         Tensile(7)  # type: ignore[arg-type]
