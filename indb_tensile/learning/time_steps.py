@@ -24,6 +24,7 @@ _MONTHS = {"month": 1, "quarter": 3, "year": 12}
 _SECONDS = {"one": 1, "second": 1, "minute": 60, "hour": 3600, "day": DAY_S, "week": 7 * DAY_S}
 _MONDAY_S = 4 * DAY_S  # 1970-01-05, the first Monday
 _DETECTED = ("week", "day", "hour", "minute", "second")  # from the longest on
+_MOST_STEPS = 2.0**53  # beyond, numbers in double precision differ by more than one
 _TOLERANCE = 1e-3  # of a step, and
 _TOLERANCE_S = 0.5  # at most: times in seconds are not exact beyond microseconds
 _UTC = datetime.UTC
@@ -67,6 +68,13 @@ class TimeSteps:
         if self.unit in _MONTHS:
             return _months(civil) // (self.count * _MONTHS[self.unit])
         places = (civil - self.phase_s) / self.length_s
+        far = ~(np.abs(places) < _MOST_STEPS)
+        if far.any():
+            raise DataError(
+                f"a time is {times[far][0]:g}, too far away to count its steps of {self.text}",
+                detail=f"{int(far.sum())} of {len(times)} times are 2^53 steps away or more.",
+                hint="Correct these rows, or name a view without them.",
+            )
         if self.truncates:
             return np.floor(places + _TOLERANCE).astype(np.int64)
         nearest = np.rint(places)

@@ -242,6 +242,20 @@ def test_rows_that_make_no_series_are_refused_by_series_and_time(
     assert caught.value.hint
 
 
+def test_a_time_that_is_too_far_away_to_count_its_steps_is_refused() -> None:
+    columns = SeriesColumns(time="n", targets=("sold",))
+    table = series_table(
+        {
+            "n": column(ColumnKind.INTEGER, [0.0, 1.0, 9.2e18, -9e18]),
+            "sold": column(ColumnKind.FLOAT, [1.0, 2.0, 3.0, 4.0]),
+        }
+    )
+    steps = detected_steps(np.array([0.0, 1.0, 2.0]), "integer", None)
+    with pytest.raises(DataError, match="too far away to count its steps") as caught:
+        make_grid(columns, table.columns, steps)
+    assert caught.value.hint
+
+
 def test_several_rows_of_a_step_are_combined_and_gaps_are_filled_from_the_past() -> None:
     columns = SeriesColumns(time="day", targets=("sold",), kinds={}, duplicates="sum")
     table = series_table(
