@@ -37,7 +37,7 @@ _LARGEST_SEED = 2**31 - 1
 
 
 class FitError(DataError, ValueError):
-    """The data of a fit or a prediction cannot be used, as the database found."""
+    """The database refuses the data of a fit or a prediction."""
 
 
 class _TensileEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no types

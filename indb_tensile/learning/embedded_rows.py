@@ -77,7 +77,7 @@ def _layout(kind: str, values: _Values, input_shape: Shape) -> RowLayout:
 
 
 def _image_columns(kind: str, sizes: Sequence[int]) -> tuple[ImageColumn, ...]:
-    """Return the columns of images, of which `sizes` are the channels, the height and the width of each in turn."""
+    """Return the columns of images. `sizes` has channels, height and width of each column, one after the other."""
     if len(sizes) % 3:
         raise RequestError(
             f'architecture {kind}: "images" has {len(sizes)} numbers, which are not three for each image',

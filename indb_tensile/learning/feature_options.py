@@ -125,7 +125,7 @@ class FeatureOptions:
         return self.resize.get(name, default) if isinstance(self.resize, dict) else self.resize
 
     def image_form(self, name: str, shape: Sequence[int]) -> ImageForm:
-        """Return the form of this column's images, of which `shape` are channels, height and width."""
+        """Return the form of this column's images. `shape` is their channels, height and width."""
         channels, height, width = shape
         return ImageForm(height=height, width=width, channels=channels, resize=self.image_resize(name))
 

@@ -17,7 +17,7 @@ Array = npt.NDArray[Any]
 
 QUANTILES = 3  # the ends of the interval, and the median between them
 _MEDIAN = 1
-_FEWEST_OUTCOMES = 20  # from which a width can be told
+_FEWEST_OUTCOMES = 20  # with fewer, intervals stay as the network says
 _WIDEST = 10.0
 STEP_METRICS = ("mase", "mae", "rmse", "smape")
 

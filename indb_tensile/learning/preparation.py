@@ -325,7 +325,7 @@ def _continue_from(
 
 
 def _check_images(spec: JobSpec, columns: Columns, features: Sequence[str]) -> None:
-    """Refuse a network that does not read the images, and changes of images of which there are none."""
+    """Refuse a network that reads no images, and augmentations where no column has images."""
     images = [name for name in features if columns[name].kind is ColumnKind.IMAGE]
     check_images(spec.architecture, spec.preprocess, len(images), len(features) - len(images), spec.hyperparams)
 

@@ -1,4 +1,4 @@
-"""Reads devices, jobs, queue and models for people who watch, as plain values that JSON has too."""
+"""Reads devices, jobs, queue and models for `tensile top` and the page in a browser, as values that JSON can hold."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ _QUEUE_ROWS = 50
 
 
 def overview(connection: Connection) -> Row:
-    """Return devices, the jobs on them, who runs beside whom, and the head of the queue."""
+    """Return devices, the jobs on them, which jobs run side by side, and the head of the queue."""
     queue = rows(connection, "queue")
     return {
         "devices": rows(connection, "devices"),

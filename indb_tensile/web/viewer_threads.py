@@ -1,4 +1,4 @@
-"""Runs the work of viewers on threads, of which no viewer takes more than a few.
+"""Runs the requests of viewers on threads, and lets each viewer use only a few of them.
 
 The calls of one viewer wait for one another's connection. If they waited on threads, one browser with many requests
 would leave no thread to the other roles.

@@ -189,7 +189,7 @@ class Answers:
         }
 
     def _answer_with_gaps(self, entries: Sequence[Any], kind: str) -> dict[str, str | None]:
-        """Return the answers for rows of which some have none. Each of the others is answered by itself."""
+        """Return the answers for rows. A row that is None has no answer, and each other row is answered by itself."""
         answers = [None if entry is None else self.table_answer([entry], kind) for entry in entries]
         known = next((answer for answer in answers if answer is not None), None)
         if known is None:  # no row has an answer: whatever the model predicts is NULL

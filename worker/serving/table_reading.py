@@ -50,7 +50,7 @@ class TableReading:
         self._handover = RowHandover(asyncio.get_running_loop())
         self._connection: Connection | None = None
         self._begun = False
-        self._unanswered = 0  # times in a row that nobody has told whether the rows are wanted
+        self._unanswered = 0  # failed checks in a row of whether the session still wants the rows
         self._thread = threading.Thread(target=self._run, name="reading", daemon=True)
         self._thread.start()
 

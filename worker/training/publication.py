@@ -221,7 +221,7 @@ def _evaluate_incumbent(session: Session, version: ModelVersionId, prepared: Pre
 
 
 def _evaluate_forecast(predictor: ModelPredictor, rows: ForecastRows, metric: str) -> tuple[float | None, str]:
-    """Return an older version's metric from the same origins, of which it makes its own windows."""
+    """Return an older version's metric at the same origins. The windows are those of its own recipe."""
     old = predictor.bundle.forecast
     if reason := why_other_forecast(old, rows.recipe):
         return None, reason

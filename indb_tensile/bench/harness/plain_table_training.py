@@ -1,4 +1,4 @@
-"""The plain script that does the work of a default training on a table: read, encode, train as given, evaluate, save.
+"""The plain script for a default training on a table: read, encode, train with fixed settings, evaluate, save.
 
     python -m indb_tensile.bench.harness.plain_table_training DSN TABLE TARGET THREADS SETTINGS FILE
 

@@ -108,7 +108,7 @@ class PublishedTimes:
         return seconds, {"architecture": version[0], **version[1], "epochs": version[1]["epochs_trained"]}
 
     def _settings(self, table: SampleTable, version: dict[str, Any]) -> dict[str, Any] | None:
-        """Return what the script is told; None for a network that it does not know."""
+        """Return the script's arguments, or None for a network that the script cannot build."""
         network, own = version["architecture"], version["hyperparams"]
         if network["type"] != "mlp" or network.get("batch_norm"):
             return None
