@@ -17,6 +17,7 @@ import socket
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
+from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import NoReturn
 
@@ -42,8 +43,22 @@ log = logging.getLogger(__name__)
 
 def main() -> int:
     """Fork on each request, until the requesting process closes the socket. Returns the exit code."""
+    sys.meta_path.insert(0, _WithoutThreads())
     with socket.socket(fileno=int(sys.argv[1])) as control:
         return _serve(control, sys.argv[2:])
+
+
+class _WithoutThreads(MetaPathFinder):
+    """Lets imports of pyarrow fail as if it were not installed.
+
+    scikit-learn imports pandas where it is installed, and pandas imports pyarrow, which starts a thread. A lock that
+    another thread holds at a fork is held for ever in the copy. Nothing that runs in a copy needs pyarrow.
+    """
+
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> None:
+        """Raise the error of a missing module for pyarrow, and leave all others to the next finder."""
+        if fullname == "pyarrow":
+            raise ModuleNotFoundError(f"No module named {fullname!r} in a fork server", name=fullname)
 
 
 def nursery() -> ForkServer:

@@ -84,6 +84,15 @@ class Gate:
         with self._state:
             self._state.notify_all()
 
+    def settle(self, shared: SharedRegions) -> bool:
+        """Return when the change waits at a call or has ended: False and True. True if there is none."""
+        change = shared._change
+        if change is not None:
+            change.add_done_callback(lambda _: self.ended())
+            with self._state:
+                assert self._state.wait_for(lambda: self._waiting or change.done(), PATIENCE_S)
+        return change is None or change.done()
+
     def let_pass(self, shared: SharedRegions) -> None:
         """Let one call pass, and return when the change waits at the next one or has ended."""
         change = shared._change
@@ -307,6 +316,14 @@ class RegionChanges(RuleBasedStateMachine):
     @rule()
     def change_advances(self) -> None:
         self.gate.let_pass(self.shared)
+
+    @invariant()
+    def nothing_moves_by_itself(self) -> None:
+        """Let the threads come to rest after each rule: which rules come next must not depend on their speed."""
+        if self.gate.settle(self.shared):
+            self.shared._worker.submit(lambda: None).result(PATIENCE_S)  # connections of dead trainers are ended
+            for sender in self.senders:
+                sender.join(PATIENCE_S)
 
     @invariant()
     def every_region_that_jobs_may_use_has_memory_that_every_trainer_maps(self) -> None:

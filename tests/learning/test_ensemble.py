@@ -103,7 +103,7 @@ def test_every_network_for_tables_may_be_an_ensemble(kind: str) -> None:
     assert made.module.eval()(made.train.x[:5]).shape == (5, 2)
 
 
-@pytest.mark.parametrize("kind", sorted(set(ARCHITECTURES) - set(ENSEMBLE_ARCHITECTURES)))
+@pytest.mark.parametrize("kind", sorted(set(ARCHITECTURES) - {*ENSEMBLE_ARCHITECTURES, "pretrained"}))
 def test_other_models_are_refused_as_ensembles(kind: str) -> None:
     with pytest.raises(RequestError, match=f'"ensemble" means nothing with architecture {kind}') as caught:
         prepared("f", Task.CLASSIFICATION, {"type": kind})

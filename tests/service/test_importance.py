@@ -60,8 +60,10 @@ class SumModel(Unevaluated):
             order = np.roll(np.arange(len(x)), 1)
             yield f"c{place}", [permuted_rows(x, np.array([place]), order)] * repeats
 
-    def single_metric(self, metric: str, outputs: Any, targets: Any) -> float:
-        assert metric == "rmse"
+    def judged_by(self, options: Any) -> tuple[str, bool]:
+        return "rmse", False
+
+    def judge(self, options: Any, outputs: Any, targets: Any) -> float:
         return float(np.abs(outputs[:, 0] - targets).mean()) if self._defined else float("nan")
 
 

@@ -199,8 +199,8 @@ def test_unknown_setting_is_refused(admin: Connection) -> None:
         'there is no setting "speed"',
         None,
         "Known settings: all_snapshots_max_bytes, retain_events, retain_jobs, retain_links, retain_metrics,"
-        " retain_plans, retain_usage, retain_versions, retain_workers, role_snapshots_max_bytes, snapshot_max_bytes,"
-        " socket_directory, usage_half_life.",
+        " retain_plans, retain_samples, retain_usage, retain_versions, retain_workers, role_snapshots_max_bytes,"
+        " snapshot_max_bytes, socket_directory, usage_half_life.",
     )
 
 
@@ -312,9 +312,9 @@ def test_explain_request_contains_statistics_of_the_columns(alice: Connection, s
         None,
     )
     assert request["columns"] == [
-        {"name": "a", "type": "real[]", "kind": "array", "distinct": None, "ndims": 2, "shape": [2, 3]},
-        {"name": "b", "type": "text", "kind": "text", "distinct": 4, "ndims": 0, "shape": []},
-        {"name": "target", "type": "integer", "kind": "integer", "distinct": 2, "ndims": 0, "shape": []},
+        {"name": "a", "type": "real[]", "kind": "array", "distinct": None, "ndims": 2, "shape": [2, 3], "heads": []},
+        {"name": "b", "type": "text", "kind": "text", "distinct": 4, "ndims": 0, "shape": [], "heads": []},
+        {"name": "target", "type": "integer", "kind": "integer", "distinct": 2, "ndims": 0, "shape": [], "heads": []},
     ]
     assert value(alice, "select count(*) from tensile.jobs") == 0
 

@@ -133,7 +133,7 @@ def test_session_settings_change_no_key_of_a_snapshot(alice: Connection, admin: 
             job = value(
                 alice, "select public.tensile_train('keys', 'public.guarded', target => 'y', exclude => '{span}')"
             )
-        keys = "select md5(string_agg(s.at || s.bytes, ',' order by s.at)) from tensile_data.job_{} as s"
+        keys = "select md5(string_agg(concat(s.at, s.bytes), ',' order by s.at)) from tensile_data.job_{} as s"
         digests.add(value(admin, keys.format(job)))
         alice.execute("select tensile_cancel(%s)", (job,))
     assert len(digests) == 1
