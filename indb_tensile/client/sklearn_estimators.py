@@ -179,7 +179,12 @@ class _TensileEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn sh
                 raise ValueError("Found array with 0 sample(s) while a minimum of 1 is required.")
             return frame
         own = validate_data(
-            self, X, reset=reset, dtype=np.float64, ensure_all_finite="allow-nan", ensure_min_samples=1
+            self,
+            X,
+            reset=reset,
+            dtype=np.float64,
+            ensure_all_finite="allow-nan",
+            ensure_min_samples=2 if reset else 1,
         )
         named = frame is not None and all(isinstance(name, str) for name in frame.names)
         return frame if frame is not None and named else ArrayFrame(own)
