@@ -276,10 +276,15 @@ def test_ctrl_c_cancels_the_awaited_job_and_a_display_leaves_it(client: Tensile,
         running.until(main_thread_waits, "the wait to begin")
         os.kill(os.getpid(), signal.SIGINT)
 
-    for wait in (job.progress, job.wait):
-        threading.Thread(target=interrupt).start()
-        with pytest.raises(KeyboardInterrupt):
-            wait()
+    # A suite in the background of a shell ignores SIGINT.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        for wait in (job.progress, job.wait):
+            threading.Thread(target=interrupt).start()
+            with pytest.raises(KeyboardInterrupt):
+                wait()
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert running.until_ended(job.number) == ["cancelled"]
     assert job.retry().cancel() is True
 
