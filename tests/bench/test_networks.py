@@ -52,6 +52,7 @@ def test_flops_are_counted_forward_and_twice_as_many_backward() -> None:
     assert backward == 2 * (forward - 2 * 16 * 2048 * 1000) - first.flops
 
 
+@pytest.mark.nightly  # a capture of GPT-2
 def test_the_flops_of_attention_are_those_of_its_products() -> None:
     graph = _captured("bert", 1)
     attention = [o.flops for o in graph.operators if "attention" in o.name and o.stage is Stage.FORWARD]

@@ -1,5 +1,7 @@
 """The benchmark of texts reads packages as apt prints them, and scores every method on the same rows."""
 
+import pytest
+
 from indb_tensile.bench.commands.text import METHODS, drawn, measure, shuffled_words, tokenise
 from indb_tensile.bench.harness.debian_descriptions import parse_packages, section_table
 
@@ -30,6 +32,7 @@ def test_packages_without_a_description_or_a_section_are_left_out() -> None:
     ]
 
 
+@pytest.mark.nightly  # trainings of three methods
 def test_every_method_is_scored_on_the_same_rows() -> None:
     scores = list(measure(drawn(TABLE, 80), ["default", "tfidf"], seeds=1))
     assert [(score.method, score.rows) for score in scores] == [("default", 80), ("tfidf", 80)]
