@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import accumulate
-from typing import Any
+from typing import Any, LiteralString
 
 import click
 import psycopg
@@ -22,6 +22,7 @@ from indb_tensile.cli.statements import statement
 from indb_tensile.cli.training_options import training_arguments, training_options
 from indb_tensile.errors import MissingError
 from indb_tensile.job import JobState
+from indb_tensile.monitor import live_figures
 from indb_tensile.request.figure_rules import REPORTED_METRICS
 
 TIMED_OUT = 7
@@ -62,9 +63,9 @@ def metrics(dsn: str | None, as_json: bool, job_id: int, by_label: bool, charted
     """Show the losses and metrics of a job after each epoch, a chart of both losses, and the baseline's metric."""
     with open_connection(dsn) as connection:
         _read_job(connection, job_id)
-        epochs = _rows(connection, "epochs", {"job": job_id})
-        judged = _rows(connection, "judged", {"job": job_id})
-        labels = _rows(connection, "label_metrics", {"job": job_id}) if by_label else []
+        epochs = _rows(connection, live_figures.statement("epochs"), {"job": job_id, "most": None})
+        judged = _rows(connection, statement("judged"), {"job": job_id})
+        labels = _rows(connection, statement("label_metrics"), {"job": job_id}) if by_label else []
     names = sorted({name for row in epochs for name in row["metrics"]})
     if charted is not None and charted not in names:
         known = f"its metrics are {', '.join(names)}" if names else "it has no metrics of validation rows yet"
@@ -253,7 +254,7 @@ def watch_until_ended(dsn: str | None, job_ids: Sequence[int], *, as_json: bool)
     """Watch these jobs, or all jobs that have not ended. Returns the exit code for their states."""
     with open_session(dsn) as session:
         numbers = list(job_ids) or [
-            row["job_id"] for row in session.run(lambda connection: _rows(connection, "unended_jobs"))
+            row["job_id"] for row in session.run(lambda connection: _rows(connection, statement("unended_jobs")))
         ]
         if not numbers:
             warn("no job is queued or running")
@@ -277,13 +278,13 @@ def _interruptible(numbers: Sequence[int]) -> Iterator[None]:
         sys.exit(INTERRUPTED)
 
 
-def _rows(connection: Connection, name: str, arguments: Mapping[str, object] | None = None) -> list[Row]:
+def _rows(connection: Connection, text: LiteralString, arguments: Mapping[str, object] | None = None) -> list[Row]:
     with pinned(connection), connection.cursor(row_factory=dict_row) as cursor:
-        return cursor.execute(statement(name), arguments).fetchall()
+        return cursor.execute(text, arguments).fetchall()
 
 
 def _read_job(connection: Connection, number: int) -> Row:
-    rows = _rows(connection, "job", {"job": number})
+    rows = _rows(connection, statement("job"), {"job": number})
     if not rows:
         raise MissingError(
             f"job {number} does not exist or belongs to another role", hint="tensile jobs lists your jobs"
@@ -294,7 +295,7 @@ def _read_job(connection: Connection, number: int) -> Row:
 def _report(connection: Connection, number: int) -> list[Row]:
     """Return the report on the data of the job's table; empty if there is none yet, or for another role's job."""
     try:
-        return _rows(connection, "data_report", {"job": number})
+        return _rows(connection, live_figures.statement("data_report"), {"job": number})
     except psycopg.errors.InsufficientPrivilege:  # the role is a monitor
         return []
 

@@ -140,25 +140,6 @@ select j.job_id, j.model_name as model, tensile.relation_title(j.relation_oid, j
                            order by e.event_id desc limit 1) as s on true
  where j.job_id = %(job)s;
 
--- data_report --
--- Returns no rows for a job of another role; only monitors see such jobs.
-select f.section, f.subject, f.fact, f.value, f.warning
-  from tensile.data_reports as r,
-       rows from (jsonb_to_recordset(r.report)
-                    as (section text, subject text, fact text, value text, warning text)) with ordinality
-         as f (section, subject, fact, value, warning, place)
- where r.job_id = %(job)s
- order by f.place;
-
--- epochs --
-select m.epoch, max(m.value) filter (where m.name = 'loss') as loss,
-       max(m.value) filter (where m.name = 'valid_loss') as valid_loss,
-       coalesce(jsonb_object_agg(m.name, m.value) filter (where m.name not in ('loss', 'valid_loss')), '{}') as metrics
-  from tensile.metrics as m
- where m.job_id = %(job)s
- group by m.epoch
- order by m.epoch;
-
 -- judged --
 -- The metric of a job's version beside that of its baseline; no row before the version is published.
 select v.metric_name, v.metric, (f.figure -> 'metrics' ->> v.metric_name)::double precision as baseline,

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, is_dataclass
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from functools import cache
@@ -20,6 +19,7 @@ Row = dict[str, Any]
 
 HISTORY_POINTS = 900  # of one chart: more than a screen has columns for it
 _QUEUE_ROWS = 50
+_EPOCHS = 2000  # of a job: each is sent to every browser that watches the job, whenever one more has ended
 
 
 def overview(connection: Connection) -> Row:
@@ -50,8 +50,8 @@ def history(connection: Connection, worker: int, age_s: float) -> Row:
     return columns | {"jobs": [{"job_id": job, "used_bytes": used} for job, used in sorted(used_of.items())]}
 
 
-def job(connection: Connection, number: int, *, after: int = 0) -> Row:
-    """Return a job with its epochs after epoch `after`, plans, companions and events.
+def job(connection: Connection, number: int) -> Row:
+    """Return a job with its newest epochs, plans, companions and events.
 
     Raises MissingError if there is no such job that the viewer may see.
     """
@@ -60,7 +60,7 @@ def job(connection: Connection, number: int, *, after: int = 0) -> Row:
         raise MissingError(f"there is no job {number}", hint="Jobs of other users are not shown.")
     return {
         "job": found[0],
-        "epochs": rows(connection, "epochs", job=number, after=after),
+        "epochs": rows(connection, "epochs", job=number, most=_EPOCHS),
         "plans": rows(connection, "plans", job=number),
         "sharing": rows(connection, "sharing", job=number),
         "events": rows(connection, "events", job=number),
@@ -129,8 +129,6 @@ def plain(value: Any) -> Any:
             return {str(key): plain(part) for key, part in value.items()}
         case Sequence():
             return [plain(part) for part in value]
-        case _ if is_dataclass(value) and not isinstance(value, type):
-            return plain(asdict(value))
     return str(value)
 
 

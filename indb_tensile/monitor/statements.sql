@@ -80,13 +80,16 @@ select j.job_id, j.model, j.owner, j.relation, j.state, j.phase, j.priority, j.a
  where j.job_id = %(job)s;
 
 -- epochs --
--- The newest 2000 epochs of the last attempt.
-select m.epoch, max(m.value) filter (where m.name = 'loss') as loss,
-       max(m.value) filter (where m.name = 'valid_loss') as valid_loss,
-       coalesce(jsonb_object_agg(m.name, m.value) filter (where m.name not in ('loss', 'valid_loss')), '{}') as metrics
-  from tensile.metrics as m
- where m.job_id = %(job)s and m.epoch > %(after)s
- group by m.epoch order by m.epoch limit 2000;
+-- The newest epochs, at most `most`; null: all.
+select e.epoch, e.loss, e.valid_loss, e.metrics
+  from (select m.epoch, max(m.value) filter (where m.name = 'loss') as loss,
+               max(m.value) filter (where m.name = 'valid_loss') as valid_loss,
+               coalesce(jsonb_object_agg(m.name, m.value) filter (where m.name not in ('loss', 'valid_loss')), '{}')
+                 as metrics
+          from tensile.metrics as m
+         where m.job_id = %(job)s
+         group by m.epoch order by m.epoch desc limit %(most)s) as e
+ order by e.epoch;
 
 -- plans --
 select p.attempt, p.generation, p.reason, p.policy, p.vanilla_peak_bytes, p.liveness_peak_bytes, p.floor_bytes,
@@ -132,7 +135,7 @@ select f.section, f.subject, f.fact, f.value, f.warning
                     as (section text, subject text, fact text, value text, warning text)) with ordinality
          as f (section, subject, fact, value, warning, place)
  where r.job_id = %(job)s
- order by f.place limit 1000;
+ order by f.place;
 
 -- model --
 select m.model, m.owner, m.versions, m.deployed, m.task, m.target, m.metric_name, m.metric, m.baseline, m.parameters,

@@ -35,8 +35,7 @@ class Chart {
       axes: [axis, { ...axis, size: 74, values: (_, values) => values.map((v) => options.text(v)) }],
       series: [{ label: options.time ? "time" : options.x }, ...series.map((s) => ({
         label: s.label, stroke: s.stroke, fill: s.fill, width: s.width ?? 1.5, dash: s.dash, points: { show: s.points ?? false },
-        value: (_, value) => (value === null || value === undefined ? "–" : options.text(s.own ? s.own(value) : value)),
-        values: s.values,
+        value: (_, value) => (value === null || value === undefined ? "–" : options.text(value)),
       }))],
       legend: { live: true },
       cursor: { drag: { x: false, y: false } },

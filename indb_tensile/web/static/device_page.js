@@ -28,7 +28,6 @@ async function drawHistory(worker, link) {
     entry.memoryChart.update(history, GAPS[age]);
     const lines = [{ label: "each way", column: history.copied }];
     if (link) lines.push({ label: "link", column: history.at.map(() => link * 1e6), dash: [6, 4] });
-    if (history.busy_percent.some((v) => v !== null)) lines.length = 2;
     entry.copyChart.update(history.at, lines, GAPS[age]);
   } catch (error) { trouble(sentence(error)); }
 }

@@ -97,7 +97,7 @@ async function drawMemory() {
 }
 
 title(`Job ${job}`);
-const source = watch(`/api/jobs/${job}/live`, (data) => {
+watch(`/api/jobs/${job}/live`, (data) => {
   const j = data.job;
   title(`Job ${j.job_id}: ${j.model}`);
   if (priorityShown !== j.priority) { priorityShown = j.priority; priorityForm.elements.priority.value = j.priority; }
