@@ -14,19 +14,19 @@ from indb_tensile.errors import DataError, MissingError, RequestError
 from indb_tensile.job import JobSpec, Snapshot, Task
 from indb_tensile.learning import architectures
 from indb_tensile.learning.checked_options import CheckedOptions
-from indb_tensile.learning.columns import Column, ColumnKind, ColumnRows, Columns, Rows, TableData
+from indb_tensile.learning.columns import Column, ColumnRows, Columns, Rows, TableData
 from indb_tensile.learning.datareport import Fact, ReportInput, report_data
-from indb_tensile.learning.decoded_images import SkippedRows, decode_images, skipped_sentence
-from indb_tensile.learning.documents import with_derived
+from indb_tensile.learning.decoded_images import SkippedRows
 from indb_tensile.learning.earlystop import EarlyStop
 from indb_tensile.learning.encoded_parts import Part, encode_parts
 from indb_tensile.learning.feature_options import FeatureOptions
 from indb_tensile.learning.forecast_table import ForecastRows, WindowTable, window_table
 from indb_tensile.learning.hyperparams import TrainingSettings, settings_of
+from indb_tensile.learning.learnable_rows import FEWEST_TRAIN_ROWS, LearnableRows, chosen_features, learnable_rows
 from indb_tensile.learning.locked_relation import Connection, ReadLimits
 from indb_tensile.learning.memory_estimate import MemoryEstimate, RowMemoryLimits, Statistics, estimate_memory
 from indb_tensile.learning.network_choice import array_shapes, auto_reason, resolve_architecture, texts_of
-from indb_tensile.learning.preprocessor import Preprocessor, choose_features, require_present
+from indb_tensile.learning.preprocessor import Preprocessor
 from indb_tensile.learning.preprocessor_fitting import fit
 from indb_tensile.learning.registered_network import RegisteredNetwork
 from indb_tensile.learning.relation_reader import read, require_same_numbers
@@ -46,16 +46,10 @@ from indb_tensile.learning.row_weights import WeightOptions, Weights, row_weight
 from indb_tensile.learning.series_report import report_series
 from indb_tensile.learning.splits import Parts, Split
 from indb_tensile.learning.starting_weights import StartingWeights
-from indb_tensile.learning.target_columns import with_combined
-from indb_tensile.learning.targets import TargetEncoding, fit_target, labeled, link_function_of
+from indb_tensile.learning.targets import TargetEncoding, fit_target, link_function_of
 from indb_tensile.learning.training_length import FEWEST_VALID_ROWS
 from indb_tensile.learning.weighted_losses import loss_for
 from indb_tensile.request.estimator_rules import check_ensemble, check_targets_of_estimator
-from indb_tensile.request.hyperparam_rules import check_weights
-from indb_tensile.request.image_rules import check_images
-from indb_tensile.request.split_rules import check_split_use
-
-_FEWEST_TRAIN_ROWS = 2  # batch normalisation and every standard deviation need two
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -148,7 +142,7 @@ def prepare(
 
     def choose(described: tuple[Column, ...]) -> tuple[str, ...]:
         require_same_numbers(spec.column_numbers, described, f"{spec.relation.schema}.{spec.relation.name}")
-        features = _features(described, spec, checked.options)
+        features = chosen_features(described, spec, checked.options)
         others = _other_columns(checked, [column.name for column in described])
         return (*features, *spec.target_columns, *others)
 
@@ -224,23 +218,13 @@ def assemble(
     HostMemoryError for a network that does not fit in `room`, before the network is allocated.
     """
     checked = CheckedOptions.of(spec)
-    features = _features(table.described, spec, checked.options)
-    table = with_combined(table, spec.target, spec.targets, spec.task)
-    known = labeled(spec.target, table.columns[spec.target], table.storage)
-    unlabeled_rows = table.rows - len(known)
-    _require_rows(table, known)
-    columns = _with_paths(table, features, checked.options)
-    require_present(columns, features, checked.options, known)
-    _check_images(spec, columns, features)
-    images = decode_images(table, features, checked.options, known, {} if start is None else start.image_forms)
-    known, columns = images.readable, {**columns, **images.columns}
-    _require_rows(table, known, images.skipped)
+    learnable, columns = learnable_rows(table, spec, checked.options, {} if start is None else start.image_forms)
+    table, known, features = learnable.table, learnable.known, learnable.features
     parts = divide_rows(table, known, checked.split)
     train, valid, test = row_numbers(table, known, parts)
     target = _fit_target(table, spec, known, parts) if forecast is None else forecast.target(spec.target)
     if start is not None:
         spec, target, features = _continue_from(start, spec, target, features)
-    pictured = bool(images.columns)
     texts = texts_of(columns, features, checked.options)
     architecture = resolve_architecture(spec, columns, features, len(train), texts)
     options = checked.options.embedding() if architectures.embeds(architecture) else checked.options
@@ -248,26 +232,13 @@ def assemble(
     del columns  # which has copies of the documents' values
     if start is not None:
         preprocessor = start.keep_encoders(preprocessor, spec.preprocess)
-    layout = preprocessor.layout | ({} if forecast is None else forecast.recipe.layout)
-    architecture = architectures.with_layout(architecture, layout)
-    if network is not None:
-        architecture |= {"digest": network.digest}
+    architecture = _completed(architecture, preprocessor, forecast, network)
     settings = _settings_for(spec, architecture, target, len(train), starts=start is not None)
     module = _build_module(architecture, preprocessor, settings, room, start, network)
     _require_batches(module, len(train), settings)
-    facts = ReportInput(
-        table=table,
-        known=known,
-        parts=parts,
-        split=checked.split,
-        preprocessor=preprocessor,
-        options=options,
-        skipped=images.skipped,
-        unlabeled_rows=unlabeled_rows,
-    )
-    report = report_data(facts) if forecast is None else report_series(forecast)
+    report = _report(learnable, parts, checked.split, preprocessor, options, forecast)
     held_out, membership = table.take(test), stored_rule(table, spec, parts)  # before the columns are consumed
-    table.columns.update(images.columns)
+    table.columns.update(learnable.images.columns)
     weights = _weights(table, known, checked.weights, target, parts)
     encoded = encode_parts(table, preprocessor, (train, valid, test), weights, consume=consume)
     if start is None:
@@ -288,22 +259,53 @@ def assemble(
         input_shape=preprocessor.input_shape,
         task=spec.task,
         held_out=held_out,
-        unlabeled_rows=unlabeled_rows,
-        skipped=images.skipped,
+        unlabeled_rows=learnable.unlabeled_rows,
+        skipped=learnable.images.skipped,
         membership=membership,
         report=report,
         chosen=_chosen(spec, settings),
         init_from=None if start is None else start.to_json(),
-        auto_reason=auto_reason(spec, architecture, len(train), texts, pictured),
+        auto_reason=auto_reason(spec, architecture, len(train), texts, bool(learnable.images.columns)),
         forecast=forecast,
         network=network,
     )
 
 
-def _features(described: Sequence[Column], spec: JobSpec, options: FeatureOptions) -> tuple[str, ...]:
-    """Return the columns to learn from. No column of the target is one."""
-    target, *others = spec.target_columns
-    return choose_features(described, target, spec.features, (*left_out(spec), *others), options)
+def _report(
+    learnable: LearnableRows,
+    parts: Parts,
+    split: Split,
+    preprocessor: Preprocessor,
+    options: FeatureOptions,
+    forecast: ForecastRows | None,
+) -> tuple[Fact, ...]:
+    """Return the report on the data of a table, or of the series of a forecast."""
+    if forecast is not None:
+        return report_series(forecast)
+    return report_data(
+        ReportInput(
+            table=learnable.table,
+            known=learnable.known,
+            parts=parts,
+            split=split,
+            preprocessor=preprocessor,
+            options=options,
+            skipped=learnable.images.skipped,
+            unlabeled_rows=learnable.unlabeled_rows,
+        )
+    )
+
+
+def _completed(
+    architecture: dict[str, Any],
+    preprocessor: Preprocessor,
+    forecast: ForecastRows | None,
+    network: RegisteredNetwork | None,
+) -> dict[str, Any]:
+    """Return the architecture with the layout of encoded rows and the digest of a registered network."""
+    layout = preprocessor.layout | ({} if forecast is None else forecast.recipe.layout)
+    digest = {} if network is None else {"digest": network.digest}
+    return architectures.with_layout(architecture, layout) | digest
 
 
 def _fit_target(table: TableData, spec: JobSpec, known: Rows, parts: Parts) -> TargetEncoding:
@@ -322,18 +324,6 @@ def _continue_from(
     if spec.architecture["type"] == "auto":
         spec = replace(spec, architecture=architectures.without_layout(start.architecture))
     return spec, target, features
-
-
-def _check_images(spec: JobSpec, columns: Columns, features: Sequence[str]) -> None:
-    """Refuse a network that reads no images, and augmentations where no column has images."""
-    images = [name for name in features if columns[name].kind is ColumnKind.IMAGE]
-    check_images(spec.architecture, spec.preprocess, len(images), len(features) - len(images), spec.hyperparams)
-
-
-def _with_paths(table: TableData, features: Sequence[str], options: FeatureOptions) -> Columns:
-    """Return the columns with those that the chosen paths of documents become."""
-    documents = [name for name in features if table.columns[name].kind is ColumnKind.DOCUMENT]
-    return with_derived(table.columns, options.document_paths(documents), table.storage)
 
 
 def _settings_for(
@@ -400,22 +390,6 @@ def _missing_weight_error(name: str) -> MissingError:
     return MissingError(f'hyperparams: column "{name}", the weight, does not exist in the table', hint=hint)
 
 
-def left_out(spec: JobSpec) -> tuple[str, ...]:
-    """Return the columns that are not features: the excluded ones, the one that divides the rows, and the weight.
-
-    The dividing column is a feature only if the request names it as a feature. Raises RequestError if the dividing
-    column is the target, or is both a feature and the column that says which rows test, and for a weight that is the
-    target or a feature.
-    """
-    split = Split.parse(spec.split)
-    check_split_use(spec.split, spec.target_columns, spec.features)
-    check_weights(spec.hyperparams, spec.task, spec.target_columns, spec.features)
-    if spec.features is not None:
-        return spec.exclude
-    withheld = (split.withheld, spec.hyperparams.get("weight"))
-    return (*spec.exclude, *(name for name in withheld if name is not None))
-
-
 def _chosen(spec: JobSpec, settings: TrainingSettings) -> tuple[str, ...]:
     """Return the names of the settings that were not requested but chosen for the number of rows."""
     ensemble = settings.ensemble > 1 and "ensemble" not in spec.hyperparams
@@ -470,20 +444,10 @@ def _fit_preprocessor(
     )
 
 
-def _require_rows(table: TableData, known: Rows, skipped: tuple[SkippedRows, ...] = ()) -> None:
-    fewest = _FEWEST_TRAIN_ROWS + 1
-    if len(known) < fewest:
-        raise DataError(
-            f"the table has {len(known)} rows with a target, {fewest} are the fewest to train and test on",
-            detail=f"It has {table.rows} rows in all.{skipped_sentence(skipped)}",
-            hint="Insert rows, commit, and call tensile_train again.",
-        )
-
-
 def _require_batches(module: nn.Module, rows: int, settings: TrainingSettings) -> None:
-    if rows < _FEWEST_TRAIN_ROWS:
+    if rows < FEWEST_TRAIN_ROWS:
         hint = "Add rows, or make the test and validation parts smaller with split."
-        raise DataError(f"{rows} row falls to the training part, {_FEWEST_TRAIN_ROWS} are needed", hint=hint)
+        raise DataError(f"{rows} row falls to the training part, {FEWEST_TRAIN_ROWS} are needed", hint=hint)
     normalises = any(isinstance(part, nn.BatchNorm1d | nn.BatchNorm2d) for part in module.modules())
     for name in ("batch_size", "micro_batch_size"):
         if normalises and getattr(settings, name) == 1:

@@ -77,16 +77,7 @@ def fit(
             Times.fit(name, data, options.missing_rule(name, data.kind), storage)
             for name, data in _columns_of_kinds(learned, *TIMES)
         ),
-        arrays=tuple(
-            Arrays.fit(
-                name,
-                data,
-                standardize=options.standardizes(name),
-                missing=options.missing_rule(name, data.kind),
-                storage=storage,
-            )
-            for name, data in _columns_of_kinds(learned, ColumnKind.ARRAY)
-        ),
+        arrays=_fit_arrays(learned, options, storage),
         target=target,
         input_shape=(),
         ordinals=tuple(texts.ordinals),
@@ -98,17 +89,7 @@ def fit(
         codes=tuple(texts.codes),
         tokens=tuple(texts.tokens),
         network_tokens=tuple(texts.network_tokens),
-        images=tuple(
-            Images.fit(
-                name,
-                data,
-                options.image_form(name, data.shape),
-                standardize=options.standardizes(name),
-                missing=options.missing_rule(name, data.kind),
-                skips=options.skips_errors(name),
-            )
-            for name, data in _columns_of_kinds(learned, ColumnKind.IMAGE)
-        ),
+        images=_fit_images(learned, options),
         singles=tuple(name for name in features if columns[name].values.dtype == np.float32),
     )
     width = len(Preprocessor(recipe).outputs)
@@ -124,6 +105,35 @@ def fit(
     fitted = Preprocessor(recipe, facts, texts.of_training, tuple(texts.token_facts), tokenizer)
     _require_different_rows(fitted, _TrainingRows(columns, features, train), features)
     return fitted
+
+
+def _fit_arrays(learned: "_TrainingRows", options: FeatureOptions, storage: RowStorage) -> tuple[Arrays, ...]:
+    """Fit the encoders of arrays of numbers."""
+    return tuple(
+        Arrays.fit(
+            name,
+            data,
+            standardize=options.standardizes(name),
+            missing=options.missing_rule(name, data.kind),
+            storage=storage,
+        )
+        for name, data in _columns_of_kinds(learned, ColumnKind.ARRAY)
+    )
+
+
+def _fit_images(learned: "_TrainingRows", options: FeatureOptions) -> tuple[Images, ...]:
+    """Fit the encoders of images."""
+    return tuple(
+        Images.fit(
+            name,
+            data,
+            options.image_form(name, data.shape),
+            standardize=options.standardizes(name),
+            missing=options.missing_rule(name, data.kind),
+            skips=options.skips_errors(name),
+        )
+        for name, data in _columns_of_kinds(learned, ColumnKind.IMAGE)
+    )
 
 
 class _TrainingRows(Mapping[str, ColumnRows]):

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -125,104 +125,132 @@ def make_grid(columns: SeriesColumns, data: Columns, steps: TimeSteps) -> Series
     times = data[columns.time].numbers()
     numbers = steps.numbers(times)
     order = np.lexsort((np.arange(len(codes)), times, numbers, codes))
-    codes, numbers, times = codes[order], numbers[order], times[order]
-    channels = _matrix(columns, columns.channels, data, order)
-    known = _matrix(columns, columns.known, data, order)
+    rows = _OrderedRows(
+        codes=codes[order],
+        numbers=numbers[order],
+        times=times[order],
+        channels=_matrix(columns, columns.channels, data, order),
+        known=_matrix(columns, columns.known, data, order),
+    )
+    rows = _without_duplicates(rows, columns, keys, steps)
+    return _placed(columns, steps, keys, rows, _static(columns, data))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _OrderedRows:
+    """Rows by series and step: the number of its series and of its step, its time, and its values."""
+
+    codes: npt.NDArray[np.int64]
+    numbers: npt.NDArray[np.int64]
+    times: Matrix
+    channels: Matrix
+    known: Matrix
+
+    def take(self, chosen: npt.NDArray[np.bool_]) -> "_OrderedRows":
+        """Return the rows for which `chosen` is true."""
+        return _OrderedRows(
+            codes=self.codes[chosen],
+            numbers=self.numbers[chosen],
+            times=self.times[chosen],
+            channels=self.channels[chosen],
+            known=self.known[chosen],
+        )
+
+
+def _without_duplicates(
+    rows: _OrderedRows, columns: SeriesColumns, keys: list[tuple[Any, ...]], steps: TimeSteps
+) -> _OrderedRows:
+    """Combine rows of the same series and step as the request says, or refuse them."""
+    codes, numbers = rows.codes, rows.numbers
     first = np.concatenate([[True], (codes[1:] != codes[:-1]) | (numbers[1:] != numbers[:-1])])[: len(codes)]
-    if not first.all():
-        if columns.duplicates == "error":
-            _refuse_duplicate(int(np.argmin(first)), codes, keys, columns, times, steps)
-        channels, known = (_combined(own, first, columns.duplicates) for own in (channels, known))
-        codes, numbers, times = codes[first], numbers[first], times[first]
-    has_target = np.isfinite(channels[:, : len(columns.targets)]).any(axis=1)
-    assert isinstance(has_target, np.ndarray)
-    return _placed(columns, steps, keys, codes, numbers, times, channels, known, has_target, _static(columns, data))
+    if first.all():
+        return rows
+    if columns.duplicates == "error":
+        _refuse_duplicate(int(np.argmin(first)), codes, keys, columns, rows.times, steps)
+    channels, known = (_combined(own, first, columns.duplicates) for own in (rows.channels, rows.known))
+    return _OrderedRows(
+        codes=codes[first], numbers=numbers[first], times=rows.times[first], channels=channels, known=known
+    )
 
 
 def _placed(
     columns: SeriesColumns,
     steps: TimeSteps,
     keys: list[tuple[Any, ...]],
-    codes: npt.NDArray[np.int64],
-    numbers: npt.NDArray[np.int64],
-    times: Matrix,
-    channels: Matrix,
-    known: Matrix,
-    has_target: npt.NDArray[np.bool_],
+    rows: _OrderedRows,
     static: dict[str, ColumnData],
 ) -> SeriesGrid:
-    """Return the grid of rows that are in order and differ in their steps."""
-    count = len(keys)
-    starts, lasts = np.full(count, np.iinfo(np.int64).max), np.full(count, np.iinfo(np.int64).min)
-    np.minimum.at(starts, codes[has_target], numbers[has_target])
-    np.maximum.at(lasts, codes[has_target], numbers[has_target])
+    """Return the grid of rows that differ in their steps."""
+    starts, lasts = _histories(columns, rows, len(keys))
     empty = lasts < starts
     if empty.any():
         kept = np.flatnonzero(~empty)
-        if not len(kept):
-            raise DataError(
-                f'target "{columns.targets[0]}" has no value to learn or forecast from in {len(codes)} rows',
-                hint="Fill it, name another column with target => '...', or give a later origin to forecast from.",
-            )
-        renumbered = np.cumsum(~empty) - 1
-        rows = ~empty[codes]
-        codes, numbers, times, channels, known = (
-            renumbered[codes[rows]],
-            numbers[rows],
-            times[rows],
-            channels[rows],
-            known[rows],
-        )
+        rows = rows.take(~empty[rows.codes])
+        rows = replace(rows, codes=(np.cumsum(~empty) - 1)[rows.codes])
         starts, lasts = starts[kept], lasts[kept]
         keys, static = [keys[place] for place in kept.tolist()], {n: own.take(kept) for n, own in static.items()}
-        count = len(keys)
-    inside = numbers >= starts[codes]
-    codes, numbers, times, channels, known = (
-        codes[inside],
-        numbers[inside],
-        times[inside],
-        channels[inside],
-        known[inside],
-    )
-    ends = np.full(count, np.iinfo(np.int64).min)
-    np.maximum.at(ends, codes, numbers)
+    rows = rows.take(rows.numbers >= starts[rows.codes])
+    ends = np.full(len(keys), np.iinfo(np.int64).min)
+    np.maximum.at(ends, rows.codes, rows.numbers)
     spans = ends - starts + 1
-    _refuse_sparse(columns, steps, keys, spans, np.bincount(codes, minlength=count))
+    _refuse_sparse(columns, steps, keys, spans, np.bincount(rows.codes, minlength=len(keys)))
     offsets = np.concatenate([[0], np.cumsum(spans)])
-    places = offsets[codes] + numbers - starts[codes]
-    values = np.full((offsets[-1], channels.shape[1]), np.nan)
-    values[places] = channels
-    on_grid = np.full((offsets[-1], known.shape[1]), np.nan)
-    on_grid[places] = known
-    lengths = lasts - starts + 1
-    last_times = np.empty(count)
-    is_last = numbers == lasts[codes]
-    last_times[codes[is_last]] = times[is_last]
-    given = np.isfinite(values)
-    history = np.arange(offsets[-1]) - np.repeat(offsets[:-1], spans) < np.repeat(lengths, spans)
-    missing = history & ~given[:, : len(columns.targets)].all(axis=1)
-    if missing.any() and columns.gaps == "error":
-        place = int(np.argmax(missing))
-        series = int(np.searchsorted(offsets, place, "right")) - 1
-        back = np.array([lengths[series] - 1 - (place - offsets[series])])
-        time = steps.texts(steps.times(last_times[series : series + 1], -back))[0]
-        raise DataError(
-            f'{series_title(keys[series], columns)} has no value of "{columns.targets[0]}" at {time}',
-            detail=f"{int(missing.sum())} steps have none.",
-            hint='Add the rows, or have gaps filled: forecast => \'{"gaps": "previous", ...}\' or "zero".',
-        )
-    _fill(values, given, offsets, columns.gaps)
-    return SeriesGrid(
+    places = offsets[rows.codes] + rows.numbers - starts[rows.codes]
+    values = np.full((offsets[-1], rows.channels.shape[1]), np.nan)
+    values[places] = rows.channels
+    on_grid = np.full((offsets[-1], rows.known.shape[1]), np.nan)
+    on_grid[places] = rows.known
+    last_times = np.empty(len(keys))
+    is_last = rows.numbers == lasts[rows.codes]
+    last_times[rows.codes[is_last]] = rows.times[is_last]
+    grid = SeriesGrid(
         keys=tuple(keys),
         starts=starts,
         offsets=offsets,
-        lengths=lengths,
+        lengths=lasts - starts + 1,
         values=values,
-        given=given,
+        given=np.isfinite(values),
         known=on_grid,
         static=static,
         last_times=last_times,
-        filled=int(missing.sum()),
+    )
+    history = np.arange(offsets[-1]) - np.repeat(offsets[:-1], spans) < np.repeat(grid.lengths, spans)
+    missing = history & ~grid.given[:, : len(columns.targets)].all(axis=1)
+    if missing.any() and columns.gaps == "error":
+        _refuse_gap(missing, grid, columns, steps)
+    _fill(values, grid.given, offsets, columns.gaps)
+    return replace(grid, filled=int(missing.sum()))
+
+
+def _histories(
+    columns: SeriesColumns, rows: _OrderedRows, count: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return the first and the last step of each series that has a value of the target.
+
+    In a series without any, the last step is before the first one. Raises DataError if that is so of all series.
+    """
+    has_target = np.isfinite(rows.channels[:, : len(columns.targets)]).any(axis=1)
+    starts, lasts = np.full(count, np.iinfo(np.int64).max), np.full(count, np.iinfo(np.int64).min)
+    np.minimum.at(starts, rows.codes[has_target], rows.numbers[has_target])
+    np.maximum.at(lasts, rows.codes[has_target], rows.numbers[has_target])
+    if (lasts < starts).all() and count:
+        raise DataError(
+            f'target "{columns.targets[0]}" has no value to learn or forecast from in {len(rows.codes)} rows',
+            hint="Fill it, name another column with target => '...', or give a later origin to forecast from.",
+        )
+    return starts, lasts
+
+
+def _refuse_gap(missing: npt.NDArray[np.bool_], grid: SeriesGrid, columns: SeriesColumns, steps: TimeSteps) -> None:
+    """Refuse the first step of a history that has no value of every target."""
+    place = int(np.argmax(missing))
+    series = int(np.searchsorted(grid.offsets, place, "right")) - 1
+    back = np.array([grid.lengths[series] - 1 - (place - grid.offsets[series])])
+    time = steps.texts(steps.times(grid.last_times[series : series + 1], -back))[0]
+    raise DataError(
+        f'{grid.title(series, columns)} has no value of "{columns.targets[0]}" at {time}',
+        detail=f"{int(missing.sum())} steps have none.",
+        hint='Add the rows, or have gaps filled: forecast => \'{"gaps": "previous", ...}\' or "zero".',
     )
 
 

@@ -29,7 +29,7 @@ from .spi import Json, Plpy, callers_path, fetch, qualified
 from .split_column import check_split_values, choose_split_column, read_shares
 from .split_key import with_split_key
 from .split_tables import PartTables, count_rows, find_part_tables, require_same_columns, require_targets
-from .starting_version import choose_start
+from .starting_version import StartingVersion, choose_start
 from .stored_models import last_run
 from .table_grants import check_reader
 from .target_column import choose_target, choose_task
@@ -183,12 +183,8 @@ def _resolve_columns(
     }
     if len(target.columns) > 1:
         spec["targets"] = target.names
-    if forecast is not None:
-        spec["forecast"] = forecast
-    if table.query is not None:
-        spec["query"] = table.query
-    if transform is not None:
-        spec["transform"] = transform
+    optional = {"forecast": forecast, "query": table.query, "transform": transform}
+    spec |= {name: part for name, part in optional.items() if part is not None}
     check_combination(request, spec)
     check_loss(spec["hyperparams"], task)
     check_weight_column(table, spec)
@@ -198,12 +194,7 @@ def _resolve_columns(
     spec["early_stop"] = training_arguments.early_stop(request, before, task, spec["split"])
     if forecast is None:
         spec["preprocess"] = training_arguments.preprocess(request, before, table, used_columns(table, spec))
-    check_estimator({**spec, "init_from": start})
-    check_ensemble(spec["architecture"], spec["hyperparams"], starts=start is not None)
-    check_targets_of_estimator(spec["architecture"], task, several=target.kind in ("array", "integers"))
-    check_tokens(spec["architecture"], spec["preprocess"])
-    check_network_use(plpy, spec)
-    check_image_options(table, spec)
+    _check_network(plpy, table, spec, start, several=target.kind in ("array", "integers"))
     if start is not None:
         start.check(spec, [column.name for column in used_columns(table, spec)])
         spec["init_from"] = start.to_spec()
@@ -217,6 +208,16 @@ def _resolve_columns(
         check_split_values(plpy, table, spec)
         require_targets(plpy, part_tables, spec)
     return spec, table, part_tables
+
+
+def _check_network(plpy: Plpy, table: Table, spec: Json, start: StartingVersion | None, *, several: bool) -> None:
+    """Refuse an architecture that cannot learn this target from these columns. `several`: one row has many values."""
+    check_estimator({**spec, "init_from": start})
+    check_ensemble(spec["architecture"], spec["hyperparams"], starts=start is not None)
+    check_targets_of_estimator(spec["architecture"], spec["task"], several=several)
+    check_tokens(spec["architecture"], spec["preprocess"])
+    check_network_use(plpy, spec)
+    check_image_options(table, spec)
 
 
 def _add_tables(plpy: Plpy, request: Json, table: Table, spec: Json) -> PartTables:
