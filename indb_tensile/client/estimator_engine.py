@@ -13,7 +13,9 @@ from sqlalchemy import Engine
 from indb_tensile.errors import RequestError
 
 _lock = threading.Lock()
-_engines: list[Engine] = []  # of the scopes that are open, for all threads: candidates of a search fit in threads
+# The engines of all open scopes, the innermost last. All threads share them, because GridSearchCV fits its candidates
+# in several threads.
+_engines: list[Engine] = []
 
 
 @contextmanager
@@ -45,7 +47,7 @@ def checked_dsn(dsn: str | None) -> str | None:
 
 
 def without_password(dsn: str) -> str:
-    """Return a connection string without its password; the empty one for a string that cannot be read."""
+    """Return a connection string without its password; an empty string if it cannot be read."""
     try:
         options = conninfo_to_dict(dsn)
     except Exception:  # noqa: BLE001 - whatever it is, it may hold a secret

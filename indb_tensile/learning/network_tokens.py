@@ -172,7 +172,7 @@ def read_tokenizer(text: str, subject: str) -> "Tokenizer":
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError):
             raise
-        # The library is written in Rust, whose panics are no Exception.
+        # The library is written in Rust. A panic there becomes an exception that does not derive from Exception.
         message = f"{subject} cannot be read: {str(error).partition(chr(10))[0][:300]}"
         raise RequestError(message, hint="Give the tokenizer.json that save_pretrained wrote.") from error
     tokenizer.no_padding()

@@ -70,6 +70,8 @@ def test_no_table_stays_after_a_fit_and_none_is_seen_by_others(running: Service)
     assert regressor.score(x, y) > 0.4
     again = TensileRegressor(model="sugar", **QUICK).fit(x, y)
     assert (regressor.version_, again.version_) == (1, 2)
+    figures = "select count(distinct v.metrics) from tensile.model_versions as v where v.job_id in (%s, %s)"
+    assert running.value(figures, regressor.job_, again.job_) == 1
     # The service chooses how many rows it predicts at once by their time, which may change the last digit.
     np.testing.assert_allclose(again.predict(x), regressor.predict(x), rtol=1e-5)
     assert running.value(tables) == before
