@@ -249,3 +249,16 @@ def test_another_page_of_the_same_role_asks_the_database_once(
         ).fetchone()
 
     assert row in ((1,), (2,))  # one for reading, and one for actions once there was one
+
+
+def test_the_newest_epochs_of_a_long_training_are_shown(alice: Browser, database: Database, job: int) -> None:
+    with database.connect() as admin:
+        admin.execute(
+            "insert into tensile.metrics (job_id, epoch, name, value)"
+            " select %s, n, 'loss', 1 from generate_series(2, 2100) as n",
+            (job,),
+        )
+        epochs = [row["epoch"] for row in alice.get(f"/api/jobs/{job}").json()["epochs"]]
+        admin.execute("delete from tensile.metrics where epoch > 1")
+
+    assert epochs == list(range(101, 2101))
