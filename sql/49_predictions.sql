@@ -185,7 +185,8 @@ end
 $$;
 comment on function public.tensile_embed(text, anycompatible, integer) is
   'returns the embedding of a row: the values of the last hidden layer of the model''s network, from which its last '
-  'layer predicts. Similar rows have similar embeddings';
+  'layer predicts. Similar rows have similar embeddings. A row whose image cannot be read has none: null, if the model '
+  'leaves such rows out';
 
 create function tensile.prediction_part(
   model text, version integer, kind text, form text, first_row bigint, rows jsonb[]
@@ -394,7 +395,7 @@ create function public.tensile_embed_table(
 ) returns table (key jsonb, embedding real[])
   language sql stable parallel unsafe rows 100000
 begin atomic
-  select e.key, tensile.texts_of(e.embedding)::real[]
+  select e.key, tensile.texts_of(nullif(e.embedding, 'null'))::real[]
     from (select pg_catalog.jsonb_array_elements(
                    coalesce(tensile.page_error((p.page).error), (p.page).keys)::jsonb) as key,
                  pg_catalog.jsonb_array_elements((p.page).targets::jsonb) as embedding

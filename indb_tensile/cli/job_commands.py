@@ -101,7 +101,8 @@ def _show_labels(job_id: int, labels: Sequence[Row], *, as_json: bool) -> None:
         {"name": row["name"], "rows": row["rows"]} | {name: row["metrics"].get(name) for name in names}
         for row in labels
     ]
-    empty = f"job {job_id} has no metrics by label: it has published no version, or one that predicts one number"
+    kinds = "one that predicts one number, or a forecast, whose metrics by step are those of tensile_forecast_metrics"
+    empty = f"job {job_id} has no metrics by label: it has published no version, {kinds}"
     show_rows(table, as_json=as_json, empty=empty)
 
 

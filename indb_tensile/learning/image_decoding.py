@@ -216,12 +216,27 @@ def _plain(image: "Image", channels: int) -> "Image | Unreadable":
         high = np.asarray(image).clip(0, 0xFFFF) >> 8  # without a wider copy: it may have 50 million pixels
         return Images.fromarray(high.astype(np.uint8)).convert(mode)
     if image.mode in ("LA", "La", "RGBA", "RGBa", "PA") or "transparency" in image.info:
-        colours = image.convert("RGBA")
-        white = Images.new("RGBA", colours.size, (255, 255, 255, 255))
-        return Images.alpha_composite(white, colours).convert("RGB").convert(mode)
+        return _over_white(image, mode)
     if mode == "L" and image.mode not in ("L", "1"):
         return image.convert("RGB").convert("L")
     return image.convert(mode)
+
+
+def _over_white(image: "Image", mode: str) -> "Image":
+    """Return the image in this mode on white, where it is transparent.
+
+    A band of rows is converted at a time: for a whole image of 50 million pixels three copies of 200 MB would exist
+    at once.
+    """
+    from PIL import Image as Images
+
+    whole = Images.new(mode, image.size)
+    rows = max(1, _LARGE_PIXELS // image.width)
+    for top in range(0, image.height, rows):
+        band = image.crop((0, top, image.width, min(top + rows, image.height))).convert("RGBA")
+        white = Images.new("RGBA", band.size, (255, 255, 255, 255))
+        whole.paste(Images.alpha_composite(white, band).convert("RGB").convert(mode), (0, top))
+    return whole
 
 
 def _upright(image: "Image", orientation: int) -> "Image":

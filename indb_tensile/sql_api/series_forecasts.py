@@ -144,8 +144,10 @@ def _statement(plpy: Plpy, name: str, described: Json, request: Json, *, whole: 
     shown_columns = dict(place_of)
     inner = f"select * from ({inner}) as a{_condition(plpy, described, request.get('series'), place_of)}"
     origin = read_text(request, "origin")
+    moment = "" if origin is None else f"{plpy.quote_literal(origin)}::{columns[described['time']]['type']}"
+    if origin is not None or request.get("series") is not None:
+        _check_chosen(plpy, source, described, request, _ends(described, inner, place_of, moment))
     if origin is not None:
-        moment = f"{plpy.quote_literal(origin)}::{columns[described['time']]['type']}"
         for role in _CHANNELS:
             for column in described[role]:
                 shown_columns[column] = (
@@ -156,7 +158,7 @@ def _statement(plpy: Plpy, name: str, described: Json, request: Json, *, whole: 
     keys = ", ".join(place_of[column] for column in described["series"])
     series = f"pg_catalog.jsonb_build_array({keys})::pg_catalog.text"
     if not whole and described["duplicates"] == "error":
-        known = " or ".join(f"{place_of[column]} is not null" for column in described["targets"])
+        known = _has_target(described, place_of)
         partition = f"partition by {keys} " if keys else ""
         inner = (
             f"select *, pg_catalog.count(*) filter (where {known}) over ({partition}order by {time} desc "
@@ -171,6 +173,56 @@ def _statement(plpy: Plpy, name: str, described: Json, request: Json, *, whole: 
         f"select (select tensile.row_json(r.*)::pg_catalog.text from (select {named}) as r) as image, "
         f"{series} as series, e.later from ({inner}) as e order by {order}"
     )
+
+
+def _ends(described: Json, chosen: str, place_of: dict[str, str], moment: str) -> str:
+    """Return the query that counts the chosen series and those that end before `moment`, and names the latest end.
+
+    A series ends with its last row that has a target: rows after it only have values that are known in advance.
+    """
+    time, known = place_of[described["time"]], _has_target(described, place_of)
+    keys = ", ".join(place_of[column] for column in described["series"])
+    last = f"pg_catalog.max({time}) filter (where {known})"
+    ends = f"select {last} as last from ({chosen}) as b group by {keys or '()'} having pg_catalog.count(*) <> 0"
+    early = f"last operator(pg_catalog.<) {moment}" if moment else "false"
+    return (
+        f"select pg_catalog.count(*) as series, pg_catalog.count(*) filter (where {early}) as early, "
+        f"pg_catalog.max(last)::pg_catalog.text as last from ({ends}) as e"
+    )
+
+
+def _check_chosen(plpy: Plpy, source: str, described: Json, request: Json, ends: str) -> None:
+    """Refuse chosen series of which the relation has no row, and an origin that no series reaches."""
+    with callers_path(plpy, read_text(request, "search_path")):
+        (found,) = plpy.execute(ends)
+    if not found["series"] and request.get("series") is not None:
+        columns = ", ".join(map(plpy.quote_ident, described["series"]))
+        raise RefusalError(
+            DATA,
+            f"{source} has no rows of the series {shown(request['series'])}",
+            detail="Values are compared as texts, as PostgreSQL writes them.",
+            hint=f"See which series it has: select distinct {columns} from {source};",
+        )
+    if not found["early"]:
+        return
+    origin = read_text(request, "origin")
+    if found["early"] == found["series"]:
+        targets = ", ".join(described["targets"])
+        raise RefusalError(
+            DATA,
+            f"origin {origin} is after the last row with a value of {targets}, at {found['last']}",
+            detail=f"The rows are those of {source}. A forecast goes on from a row of the past.",
+            hint=f"Leave origin out to forecast from the last rows, or give {found['last']} or earlier.",
+        )
+    plpy.notice(
+        f"{found['early']} of {found['series']} series end before the origin {origin}, and are forecast from their "
+        "own last rows"
+    )
+
+
+def _has_target(described: Json, place_of: dict[str, str]) -> str:
+    """Return the condition that a row has a target."""
+    return " or ".join(f"{place_of[column]} is not null" for column in described["targets"])
 
 
 def _relation(

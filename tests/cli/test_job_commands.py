@@ -133,7 +133,10 @@ def test_metrics_shows_every_epoch_and_a_chart_of_both_losses(
     assert demo("metrics", str(job), "--chart", "r2").out.splitlines()[-1].split() == ["•", "r2"]
     wrong = demo("metrics", str(job), "--chart", "f1")
     assert (wrong.code, wrong.err) == (2, f"tensile: job {job} has no metric f1\n  hint: its metrics are r2\n")
-    assert demo("metrics", str(job), "--by-label").err.startswith(f"job {job} has no metrics by label: ")
+    assert " ".join(demo("metrics", str(job), "--by-label").err.split()) == (
+        f"job {job} has no metrics by label: it has published no version, one that predicts one number, or a "
+        "forecast, whose metrics by step are those of tensile_forecast_metrics"
+    )
     version = models.publish_version(worker, claimed, publication())
     report = {"rows": [["red", 3, {"f1": 0.5, "roc_auc": 0.75}], ["tall", 9, {"f1": 1.0}]]}
     models.add_figure(worker, version, "label_metrics", report)

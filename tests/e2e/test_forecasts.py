@@ -93,6 +93,37 @@ def test_values_after_the_origin_are_not_used(demo: psycopg.Connection) -> None:
     assert at_origin[0][3] == "2026-04-11"
 
 
+def test_series_without_rows_are_refused(demo: psycopg.Connection) -> None:
+    call = "tensile_forecast('sold', 'sales', series => '{\"store\": 9}'"
+    for own in (f"{call})", f"{call}, origin => '2026-04-10')"):
+        with pytest.raises(psycopg.Error) as caught:
+            rows(demo, f"select * from {own}")
+        assert str(caught.value).startswith(
+            'public.sales has no rows of the series {"store": 9}\n'
+            "DETAIL:  Values are compared as texts, as PostgreSQL writes them.\n"
+            "HINT:  See which series it has: select distinct store from public.sales;"
+        )
+
+
+def test_an_origin_after_the_last_row_is_refused_or_told(demo: psycopg.Connection) -> None:
+    with pytest.raises(psycopg.Error) as caught:
+        rows(demo, "select * from tensile_forecast('sold', 'sales', origin => '2026-05-02')")
+    assert str(caught.value).startswith(
+        "origin 2026-05-02 is after the last row with a value of sold, at 2026-04-30\n"
+        "DETAIL:  The rows are those of public.sales. A forecast goes on from a row of the past.\n"
+        "HINT:  Leave origin out to forecast from the last rows, or give 2026-04-30 or earlier."
+    )
+    told: list[str | None] = []
+    demo.add_notice_handler(lambda notice: told.append(notice.message_primary))
+    with demo.transaction(force_rollback=True):
+        demo.execute("update sales set sold = null where store = 2 and day > '2026-04-01'")
+        found = rows(demo, "select series ->> 'store', min(\"time\") from tensile_forecast('sold', 'sales', "
+                           "origin => '2026-04-10') group by 1 order by 1")  # fmt: skip
+    assert found == [("1", "2026-04-11"), ("2", "2026-04-02"), ("3", "2026-04-11")]
+    expected = "1 of 3 series end before the origin 2026-04-10, and are forecast from their own last rows"
+    assert told == [expected]
+
+
 def test_known_columns_come_from_later_rows_or_from_another_relation(demo: psycopg.Connection) -> None:
     planned = rows(demo, "select * from tensile_forecast('sold', 'sales', future => 'plans')")
     assert planned != rows(demo, "select * from tensile_forecast('sold', 'sales')")

@@ -79,6 +79,12 @@ def test_a_model_of_images_trains_beside_broken_ones_and_predicts_in_every_way(
     whole = rows("select label from tensile_predict_table('corners', 'photos') order by (key ->> 'id')::int")
     assert single == whole
     assert [row for row, (label,) in enumerate(whole) if label is None] == sorted(BROKEN)
+    embedded = rows("select embedding from tensile_embed_table('corners', 'photos') order by (key ->> 'id')::int")
+    assert [row for row, (own,) in enumerate(embedded) if own is None] == sorted(BROKEN)
+    assert rows("select tensile_embed('corners', p) is null from photos as p where id in (4, 5) order by id") == [
+        (False,),
+        (True,),
+    ]
     batch = "select tensile_predict_batch_label('corners', array_agg(photo order by id)) from photos"
     assert [(label,) for label in rows(batch)[0][0]] == whole
     into = rows("select tensile_predict_into('corners', 'photos', 'cornered', with_probabilities => true)")[0][0]

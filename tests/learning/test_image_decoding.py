@@ -71,6 +71,18 @@ def test_what_is_transparent_becomes_white() -> None:
     assert corners(pictures.encoded(palette, transparency=0)) == [WHITE] * 4
 
 
+def test_a_large_palette_image_is_laid_on_white_by_bands() -> None:
+    palette = Image.new("P", (2000, 2100), 1)
+    palette.putpalette([9, 9, 9, 250, 0, 0])
+    palette.paste(0, (0, 0, 2000, 2050))  # the second band begins at row 2,000
+    form = ImageForm(height=2100, width=2000, channels=3, resize="stretch")
+    found = decode(pictures.encoded(palette, transparency=0), form)
+    assert not isinstance(found, Unreadable)
+    expected = np.full((3, 2100, 2000), 255, np.uint8)
+    expected[:, 2050:] = np.array([250, 0, 0], np.uint8)[:, None, None]
+    assert np.array_equal(found, expected)
+
+
 def test_the_first_frame_of_an_animation_counts() -> None:
     frames = [Image.new("RGB", (8, 6), colour) for colour in ((255, 0, 0), (0, 255, 0))]
     for kind in ("GIF", "PNG", "TIFF", "WEBP"):

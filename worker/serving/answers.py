@@ -101,7 +101,8 @@ class Answers:
         if kind == PredictionKind.EMBEDDING:
             return self._compute_located(self._embeddings, rows)
         if kind == PredictionKind.TABLE_EMBEDDING:
-            return [_numbers_text(own) for own in self._compute_located(self._embeddings, rows)]
+            embedded = self._compute_located(self._embeddings, rows)
+            return [None if own is None else _numbers_text(own) for own in embedded]
         if kind in TABLE_KINDS:
             with_probabilities = kind == PredictionKind.TABLE_PROBA
             return self._compute_located(partial(self._table_entries, with_probabilities=with_probabilities), rows)
@@ -144,8 +145,13 @@ class Answers:
         total = added(parts if own is None else [*parts, own])
         return {"sums": [] if total is None else total.to_json(), "metrics": {} if total is None else total.metrics()}
 
-    def _embeddings(self, rows: Sequence[Any]) -> list[list[float]]:
-        embedded: list[list[float]] = self._predictor.embeddings(self._predictor.transform(rows)).tolist()
+    def _embeddings(self, rows: Sequence[Any]) -> list[list[float] | None]:
+        """Return the representation of each row, None for a row whose image cannot be read."""
+        x = self._predictor.transform(rows)
+        embedded: list[list[float] | None] = self._predictor.embeddings(x).tolist()
+        if self._predictor.preprocessor.skips:
+            for row in np.flatnonzero(np.isnan(x).reshape(len(x), -1).any(axis=1)):
+                embedded[int(row)] = None
         return embedded
 
     def own_kind(self) -> str:
