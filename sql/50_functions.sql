@@ -60,7 +60,7 @@ comment on function public.tensile_train_query is
   'enqueues a training of the model on the rows of a query and returns the job''s number; the caller''s session runs the '
   'query now and copies its rows into a snapshot table, and the job can start once the transaction has committed';
 
-create function tensile.follow_job(job bigint, told text) returns text
+create function tensile.follow_job(job bigint, last_step text) returns text
   language plpgsql volatile parallel unsafe
 as $$
 declare
@@ -85,7 +85,7 @@ begin
       using errcode = 'query_canceled', detail = coalesce(followed.error_message, '');
   end if;
   step := coalesce(followed.phase::text, followed.state::text);
-  if told is distinct from step then
+  if last_step is distinct from step then
     raise notice 'job %: %', job, step;
   end if;
   return step;

@@ -15,7 +15,7 @@ def test_no_two_modules_define_a_public_class_of_the_same_name() -> None:
     for name, module in _classes():
         modules[name].append(module)
     assert len(modules) > 300
-    repeated = {name: found for name, found in modules.items() if len(found) > 1}
+    repeated = {name: places for name, places in modules.items() if len(places) > 1}
     assert repeated == {}
 
 

@@ -835,11 +835,11 @@ with mine as (
          %(complete)s, %(worked_s)s
     from mine as m
       on conflict (job_id, rung) do nothing
-), told as (
+), notified as (
   select pg_notify('tensile', 'search ' || m.search_id) from mine as m
 )
 select t.allowed_rung, coalesce(t.held_rung, -1)
-  from tensile.trials as t join mine using (job_id) cross join (select count(*) from told) as n
+  from tensile.trials as t join mine using (job_id) cross join (select count(*) from notified) as n
 
 -- allowed_rung --
 select t.allowed_rung, coalesce(t.held_rung, -1)

@@ -44,9 +44,9 @@ class AsyncTensile:
     """
 
     def __init__(self, database: AsyncEngine | AsyncConnection | str | None = None) -> None:
-        given = isinstance(database, AsyncEngine | AsyncConnection)
-        self._own_engine = not given
-        self._database: Any = database if given else open_async_engine(database)
+        is_open = isinstance(database, AsyncEngine | AsyncConnection)
+        self._own_engine = not is_open
+        self._database: Any = database if is_open else open_async_engine(database)
         check_driver(self._database)
 
     def __repr__(self) -> str:

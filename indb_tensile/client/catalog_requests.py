@@ -285,10 +285,10 @@ def job_record(job: int) -> Request[Record]:
         raise RequestError(f"the job is {job!r}, of type {type(job).__name__}", hint="Give its number, such as 7.")
 
     def request(connection: Connection) -> Record:
-        found = _records(connection, select(stat_jobs).where(stat_jobs.c.job_id == job))
-        if not found:
+        jobs = _records(connection, select(stat_jobs).where(stat_jobs.c.job_id == job))
+        if not jobs:
             raise MissingError(f"there is no job {job}", hint="See your jobs: Tensile.jobs().")
-        return found[0]
+        return jobs[0]
 
     return request
 
@@ -327,12 +327,12 @@ def job_progress(job: int) -> Request[tuple[Record, Record]]:
     """Return a job, and the progress of its training or prediction; that is empty while it is not active."""
 
     def request(connection: Connection) -> tuple[Record, Record]:
-        found = job_record(job)(connection)
+        record = job_record(job)(connection)
         for view in (stat_progress_train, stat_progress_predict):
             progress = _records(connection, select(view).where(view.c.job_id == job))
             if progress:
-                return found, progress[0]
-        return found, {}
+                return record, progress[0]
+        return record, {}
 
     return request
 

@@ -59,18 +59,18 @@ class Frame(Protocol):
         ...
 
 
-def as_frame(given: object) -> Frame | None:
+def as_frame(table: object) -> Frame | None:
     """Return the frame, or None for any other object."""
     pandas, polars, pyarrow = (sys.modules.get(name) for name in ("pandas", "polars", "pyarrow"))
-    if pandas is not None and isinstance(given, pandas.DataFrame):
-        return _PandasFrame(given)
-    if polars is not None and isinstance(given, polars.LazyFrame):
-        return _PolarsFrame(given.collect())
-    if polars is not None and isinstance(given, polars.DataFrame):
-        return _PolarsFrame(given)
-    if pyarrow is not None and isinstance(given, pyarrow.Table | pyarrow.RecordBatch):
-        return _ArrowFrame(given)
-    return given if isinstance(given, Frame) else None
+    if pandas is not None and isinstance(table, pandas.DataFrame):
+        return _PandasFrame(table)
+    if polars is not None and isinstance(table, polars.LazyFrame):
+        return _PolarsFrame(table.collect())
+    if polars is not None and isinstance(table, polars.DataFrame):
+        return _PolarsFrame(table)
+    if pyarrow is not None and isinstance(table, pyarrow.Table | pyarrow.RecordBatch):
+        return _ArrowFrame(table)
+    return table if isinstance(table, Frame) else None
 
 
 def described_columns(frame: Frame) -> tuple[FrameColumn, ...]:
@@ -232,20 +232,20 @@ _PYTHON_TYPES: tuple[tuple[type, TypeEngine[Any]], ...] = (
 
 def _type_of(frame: Frame, name: Any) -> TypeEngine[Any]:
     """Return the type that all values of a column have: text for a column without any."""
-    found: dict[str, TypeEngine[Any]] = {}
+    type_by_name: dict[str, TypeEngine[Any]] = {}
     for start in range(0, frame.rows, BLOCK_ROWS):
         for value in frame.block(name, start, min(start + BLOCK_ROWS, frame.rows)):
             if value is not None:
                 kind = _value_type(name, value)
-                found.setdefault(repr(kind), kind)
-    kinds = list(found.values())
+                type_by_name.setdefault(repr(kind), kind)
+    kinds = list(type_by_name.values())
     if len(kinds) == 2 and all(isinstance(kind, BigInteger | Double) for kind in kinds):
         return _DOUBLE
     if len(kinds) == 2 and all(isinstance(kind, ARRAY) and isinstance(kind.item_type, Double) for kind in kinds):
         return kinds[0]
     if len(kinds) > 1:
         raise DataError(
-            f'column "{name}" of the frame has values of several types: {", ".join(sorted(found))}',
+            f'column "{name}" of the frame has values of several types: {", ".join(sorted(type_by_name))}',
             hint="Convert the column to one type.",
         )
     return kinds[0] if kinds else Text()

@@ -51,12 +51,12 @@ def function_call(
 
     The names of the arguments are keys of `types`, never a user's.
     """
-    given = [
+    passed = [
         NamedArgument(argument, _typed(value, types[argument]))
         for argument, value in arguments.items()
         if value is not None
     ]
-    call: Function[Any] = getattr(func.public, name)(*given, type_=returns)
+    call: Function[Any] = getattr(func.public, name)(*passed, type_=returns)
     return call
 
 

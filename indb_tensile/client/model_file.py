@@ -172,7 +172,7 @@ def _check_recipe(name: str, recipe: Mapping[str, Any]) -> None:
 
 def _checked_tensors(name: str, header: Mapping[str, Any], data_bytes: int) -> dict[str, tuple[str, tuple[int, ...]]]:
     """Return types and shapes of the tensors. They cover the data without gaps, each with the bytes of its shape."""
-    found: dict[str, tuple[str, tuple[int, ...]]] = {}
+    tensors: dict[str, tuple[str, tuple[int, ...]]] = {}
     ranges = []
     for tensor, described in header.items():
         fault = _tensor_fault(described)
@@ -180,7 +180,7 @@ def _checked_tensors(name: str, header: Mapping[str, Any], data_bytes: int) -> d
             raise _no_model(name, f"tensor {tensor[:_MOST_NAME]!r} {fault}")
         begin, end = described["data_offsets"]
         ranges.append((begin, end))
-        found[tensor] = described["dtype"], tuple(described["shape"])
+        tensors[tensor] = described["dtype"], tuple(described["shape"])
     place = 0
     for begin, end in sorted(ranges):
         if begin != place:
@@ -188,7 +188,7 @@ def _checked_tensors(name: str, header: Mapping[str, Any], data_bytes: int) -> d
         place = end
     if place != data_bytes:
         raise _no_model(name, f"its tensors have {place} bytes, and the file has {data_bytes}")
-    return found
+    return tensors
 
 
 def _tensor_fault(described: Any) -> str:

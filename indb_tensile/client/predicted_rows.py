@@ -163,15 +163,15 @@ def in_frame_order(rows: Iterable[PredictedRow], count: int) -> list[PredictedRo
 
 def answers_frame(library: str, rows: Iterable[PredictedRow], *, probabilities: bool) -> Any:
     """Return the answers as a new frame of a library, with the columns of the keys."""
-    found = list(rows)
-    names = list(dict.fromkeys(name for row in found for name in row.key))
-    answers = _answer_columns(found, probabilities=probabilities)
+    predicted = list(rows)
+    names = list(dict.fromkeys(name for row in predicted for name in row.key))
+    answers = _answer_columns(predicted, probabilities=probabilities)
     for name in names:
         if name in answers:
             raise RequestError(
                 f'the key column "{name}" has the name of an answer', hint="Name other columns in keys, or rename it."
             )
-    return make_frame(library, {name: [row.key.get(name) for row in found] for name in names} | answers)
+    return make_frame(library, {name: [row.key.get(name) for row in predicted] for name in names} | answers)
 
 
 def probability_columns(rows: Sequence[PredictedRow]) -> dict[str, list[float]]:

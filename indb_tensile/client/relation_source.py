@@ -47,7 +47,7 @@ class RelationSource:
 
 @contextmanager
 def relation_source(
-    connection: Connection, given: object, *, views: bool, numbered: bool = False
+    connection: Connection, relation: object, *, views: bool, numbered: bool = False
 ) -> Iterator[RelationSource]:
     """Yield the relation within the connection's transaction.
 
@@ -55,15 +55,15 @@ def relation_source(
     frame has the column ROW_NUMBER. Temporary objects are dropped at the end; after an error they go with the
     transaction. Raises RequestError for any other object.
     """
-    frame = as_frame(given)
+    frame = as_frame(relation)
     if frame is not None:
         table = _copied(connection, frame, numbered=numbered)
         with _dropped_after(connection, DropTable(table)):
             yield RelationSource(relation=_name_of(table), frame=frame)
-    elif isinstance(given, Table):
-        yield RelationSource(relation=_name_of(given))
-    elif isinstance(given, Select | CompoundSelect):
-        text = query_text(connection, given)
+    elif isinstance(relation, Table):
+        yield RelationSource(relation=_name_of(relation))
+    elif isinstance(relation, Select | CompoundSelect):
+        text = query_text(connection, relation)
         if not views:
             yield RelationSource(query=text)
             return
@@ -71,10 +71,10 @@ def relation_source(
         connection.execute(_CreateView(name, text))
         with _dropped_after(connection, _DropView(name)):
             yield RelationSource(relation=f"pg_temp.{name}")
-    elif isinstance(given, str):
-        yield RelationSource(relation=given)
+    elif isinstance(relation, str):
+        yield RelationSource(relation=relation)
     else:
-        raise RequestError(f"the relation is of type {type(given).__name__}", hint=_WAYS)
+        raise RequestError(f"the relation is of type {type(relation).__name__}", hint=_WAYS)
 
 
 @contextmanager

@@ -288,8 +288,8 @@ def _as_value_errors() -> Iterator[None]:
         raise FitError(error.message, detail=error.detail, hint=error.hint) from None
 
 
-def _relation(given: Any) -> bool:
-    return isinstance(given, str | Table | Select)
+def _relation(rows: Any) -> bool:
+    return isinstance(rows, str | Table | Select)
 
 
 def _column(y: Any) -> str:

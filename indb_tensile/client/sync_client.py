@@ -49,9 +49,9 @@ class Tensile:
     """
 
     def __init__(self, database: Engine | Connection | str | None = None) -> None:
-        given = isinstance(database, Engine | Connection)
-        self._own_engine = not given
-        self._database: Engine | Connection = database if given else open_engine(database)  # type: ignore[assignment]
+        is_open = isinstance(database, Engine | Connection)
+        self._own_engine = not is_open
+        self._database: Engine | Connection = database if is_open else open_engine(database)  # type: ignore[assignment]
         check_driver(self._database)
 
     def __repr__(self) -> str:

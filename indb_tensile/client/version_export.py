@@ -48,12 +48,12 @@ def export_version(model: str, version: int | None, path: Path) -> Request[Path]
 
 
 def _described(connection: Connection, model: str, version: int | None) -> Row[Any]:
-    found = connection.execute(
+    model_id = connection.execute(
         select(models.c.model_id).where(models.c.name == model, models.c.dropped_at.is_(None))
     ).scalar_one_or_none()
-    if found is None:
+    if model_id is None:
         raise MissingError(f'there is no model "{model}"', hint="See your models: Tensile.models().")
-    chosen = select(model_versions).where(model_versions.c.model_id == found)
+    chosen = select(model_versions).where(model_versions.c.model_id == model_id)
     by = model_versions.c.deployed if version is None else model_versions.c.number == version
     row = connection.execute(chosen.where(by)).one_or_none()
     if row is None:

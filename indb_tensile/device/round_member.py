@@ -215,11 +215,11 @@ class RoundMember:
             self._passages.advance(self.seat.slot, self.number, self._iteration * operators)
             return 0
         segment = self._segments[operator]
-        if segment.given:
-            self._lender.give(segment.given)
+        if segment.returned:
+            self._lender.give(segment.returned)
         if operator:
             self._passages.advance(self.seat.slot, self.number, self._iteration * operators + operator)
-        idle = _IdleTime(None if segment.given else self._finish)
+        idle = _IdleTime(None if segment.returned else self._finish)
         for position, target in self._gates(self._iteration, operator):
             self._wait_for(self.seat.slots[position], target, idle)
         if segment.taken and not self._lender.take_for(segment.taken, 0):

@@ -53,7 +53,7 @@ class ForecastValues:
         rest = packed[:, 2 * count :].reshape(rows, 3, targets).astype(np.float64)
         return Outcomes(
             scaled=packed[:, :count].reshape(by_step).astype(np.float64),
-            given=packed[:, count : 2 * count].reshape(by_step) > 0.5,
+            present=packed[:, count : 2 * count].reshape(by_step) > 0.5,
             level=rest[:, 0],
             spread=rest[:, 1],
             naive_error=rest[:, 2],
@@ -80,7 +80,7 @@ class Outcomes:
     """
 
     scaled: npt.NDArray[np.float64]
-    given: npt.NDArray[np.bool_]
+    present: npt.NDArray[np.bool_]
     level: npt.NDArray[np.float64]
     spread: npt.NDArray[np.float64]
     naive_error: npt.NDArray[np.float64]
@@ -110,25 +110,25 @@ class ErrorSums:
     @classmethod
     def of(cls, values: ForecastValues, outcomes: Outcomes, predicted: Array) -> "ErrorSums":
         """Return the sums for forecasts (rows, 3, horizon, targets) in the unit of the targets."""
-        given, actual = outcomes.given, outcomes.actual
+        present, actual = outcomes.present, outcomes.actual
         lower, middle, upper = (predicted[:, place] for place in range(QUANTILES))
-        errors = np.where(given, np.abs(actual - middle), 0.0)
+        errors = np.where(present, np.abs(actual - middle), 0.0)
         size = np.abs(actual) + np.abs(middle)
         naive = np.broadcast_to(outcomes.naive_error[:, None], errors.shape)
-        scalable = given & (naive > 0)
+        scalable = present & (naive > 0)
         losses = np.zeros_like(errors)
         for place, quantile in enumerate(values.quantiles):
             rest = actual - predicted[:, place]
             losses += np.maximum(quantile * rest, (quantile - 1) * rest)
         return cls(
-            rows=given.sum(axis=0).astype(np.float64),
+            rows=present.sum(axis=0).astype(np.float64),
             absolute=errors.sum(axis=0),
             squared=np.square(errors).sum(axis=0),
             relative=np.where(size > 0, 2 * errors / np.where(size > 0, size, 1.0), 0.0).sum(axis=0),
             scaled_rows=scalable.sum(axis=0).astype(np.float64),
             scaled=np.where(scalable, errors / np.where(scalable, naive, 1.0), 0.0).sum(axis=0),
-            inside=(given & (lower <= actual) & (actual <= upper)).sum(axis=0).astype(np.float64),
-            pinball=np.where(given, losses / QUANTILES, 0.0).sum(axis=0),
+            inside=(present & (lower <= actual) & (actual <= upper)).sum(axis=0).astype(np.float64),
+            pinball=np.where(present, losses / QUANTILES, 0.0).sum(axis=0),
         )
 
     def metrics(self) -> dict[str, float]:
@@ -196,7 +196,7 @@ def interval_width(values: ForecastValues, outputs: Array, packed: Array) -> flo
     lower, middle, upper = (predicted[:, place] for place in range(QUANTILES))
     rest = outcomes.scaled - middle
     half = np.maximum(np.where(rest >= 0, upper - middle, middle - lower), np.finfo(np.float32).tiny)
-    ratios = (np.abs(rest) / half)[outcomes.given]
+    ratios = (np.abs(rest) / half)[outcomes.present]
     if len(ratios) < _FEWEST_OUTCOMES or not np.isfinite(ratios).all():
         return 1.0
     share = min(1.0, values.interval * (1 + 1 / len(ratios)))
@@ -231,11 +231,11 @@ class PinballLoss(nn.Module):
     def forward(self, outputs: Tensor, packed: Tensor) -> Tensor:
         """Return the mean for outputs (rows, 3 * values) and packed targets. An unknown value counts as 0."""
         outputs = outputs.float()
-        actual, given = packed[:, : self.count], packed[:, self.count : 2 * self.count]
+        actual, present = packed[:, : self.count], packed[:, self.count : 2 * self.count]
         total: Tensor | None = None
         for place, quantile in enumerate(self.quantiles):
             errors = actual - outputs[:, place * self.count : (place + 1) * self.count]
-            losses = torch.maximum(quantile * errors, (quantile - 1) * errors) * given
+            losses = torch.maximum(quantile * errors, (quantile - 1) * errors) * present
             total = losses if total is None else total + losses
         assert total is not None
         return total.mean()

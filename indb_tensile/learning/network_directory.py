@@ -237,7 +237,7 @@ class NetworkDirectory:
 
     def _find_tensors(self) -> tuple[dict[str, _Found], tuple[str, ...]]:
         """Return where each tensor of the encoder is, and the names of tensors that are not needed."""
-        present = {name: found for file in self._weight_files() for name, found in self._tensors_of(file)}
+        present = {name: tensor for file in self._weight_files() for name, tensor in self._tensors_of(file)}
         expected = self._expected()
         count = sum(tensor.numel() for tensor in expected.values())
         if count > MOST_PARAMETERS:
@@ -253,22 +253,22 @@ class NetworkDirectory:
                 detail=f"They have {len(present)} tensors: {_shortened(list(present))}.",
                 hint="Give weights and config.json of one network.",
             )
-        found = {name: present[prefix + name][0] for name in expected}
+        tensors = {name: present[prefix + name][0] for name in expected}
         for name, tensor in expected.items():
             shape = present[prefix + name][1]
             if shape != tuple(tensor.shape):
                 raise RequestError(
-                    f"tensor {prefix + name} of {found[name].file} has shape {list(shape)}, "
+                    f"tensor {prefix + name} of {tensors[name].file} has shape {list(shape)}, "
                     f"and by config.json {list(tensor.shape)}",
                     hint="Give weights and config.json of one network.",
                 )
-            if found[name].dtype not in _TYPES:
+            if tensors[name].dtype not in _TYPES:
                 raise RequestError(
-                    f"tensor {prefix + name} of {found[name].file} is of type {found[name].dtype}",
+                    f"tensor {prefix + name} of {tensors[name].file} is of type {tensors[name].dtype}",
                     hint="Save the network in float32, float16 or bfloat16.",
                 )
         needed = {prefix + name for name in expected}
-        return found, tuple(name for name in present if name not in needed)
+        return tensors, tuple(name for name in present if name not in needed)
 
     def _tensors_of(self, file: str) -> Iterator[tuple[str, tuple[_Found, tuple[int, ...]]]]:
         """Yield the tensors of a file. The library checks the header: its size, and that no tensors overlap."""
@@ -285,10 +285,10 @@ class NetworkDirectory:
             raise RequestError(message, hint="Save the network again with safe_serialization=True.") from error
 
     def _tensor(self, name: str) -> Tensor:
-        found = self._found[name]
-        tensor: Tensor = self._open_weights[found.file].get_tensor(found.name)
+        place = self._found[name]
+        tensor: Tensor = self._open_weights[place.file].get_tensor(place.name)
         if not bool(torch.isfinite(tensor).all()):
-            message = f"tensor {found.name} of {found.file} has a value that is no finite number"
+            message = f"tensor {place.name} of {place.file} has a value that is no finite number"
             raise RequestError(message, hint="Give a network whose training has not diverged.")
         return tensor
 

@@ -128,14 +128,14 @@ class PretrainedVectors(nn.Module):
         numbers = tokens.long()
         known = numbers > 0
         places = torch.arange(length, device=tokens.device)
-        given = {
+        inputs = {
             "input_ids": torch.where(known, numbers - 1, sizes.padding),
             "attention_mask": _mask(known.float(), places if sizes.causal else None),
             "position_ids": (places + sizes.first_position).unsqueeze(0),
         }
         if sizes.family in ("bert", "roberta"):
-            given["token_type_ids"] = torch.zeros_like(numbers)
-        hidden = self.encoder(**given).last_hidden_state
+            inputs["token_type_ids"] = torch.zeros_like(numbers)
+        hidden = self.encoder(**inputs).last_hidden_state
         return _pooled(hidden, known.float().unsqueeze(-1), self.options.pooling)
 
 

@@ -35,8 +35,8 @@ def detect_season(series: list[Matrix], steps: TimeSteps) -> int:
     votes = [_season_of(values, candidates) for values in series if len(values) > 2]
     if not votes:
         return 1
-    found, counts = np.unique(votes, return_counts=True)
-    return int(found[np.argmax(counts)])
+    seasons, counts = np.unique(votes, return_counts=True)
+    return int(seasons[np.argmax(counts)])
 
 
 def _season_of(values: Matrix, candidates: tuple[int, ...] | None) -> int:
@@ -49,15 +49,16 @@ def _season_of(values: Matrix, candidates: tuple[int, ...] | None) -> int:
     if not len(lags) or spread == 0:
         return 1
     rest = changes - changes.mean()
-    found = np.array(
+    correlations = np.array(
         [float((rest[lag:] * rest[:-lag]).sum()) / spread * len(rest) / (len(rest) - lag) for lag in lags]
     )
     if candidates is None:
-        inner = np.flatnonzero((found[1:-1] > found[:-2]) & (found[1:-1] >= found[2:])) + 1
-        lags, found = lags[inner], found[inner]
-    if not len(lags) or found.max() < _LEAST_CORRELATION:
+        rises = correlations[1:] > correlations[:-1]
+        inner = np.flatnonzero(rises[:-1] & ~rises[1:]) + 1
+        lags, correlations = lags[inner], correlations[inner]
+    if not len(lags) or correlations.max() < _LEAST_CORRELATION:
         return 1
-    return int(lags[np.argmax(found)])
+    return int(lags[np.argmax(correlations)])
 
 
 def _without_line(values: Matrix) -> Matrix:

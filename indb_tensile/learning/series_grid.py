@@ -51,7 +51,7 @@ class SeriesGrid:
 
     Series `s` has the places from `offsets[s]` to `offsets[s + 1]`; the first is step `starts[s]`. Its first
     `lengths[s]` steps are its history; the steps after them have known columns alone. `values` are those of the
-    channels, without gaps, and `given` says which of them the table has. `known` has NaN where the table has no
+    channels, without gaps, and `present` says which of them the table has. `known` has NaN where the table has no
     value. `static` are the static columns, with a row for each series. `last_times` are the times of the last steps
     of the histories, in seconds or as numbers.
     """
@@ -61,7 +61,7 @@ class SeriesGrid:
     offsets: npt.NDArray[np.int64]
     lengths: npt.NDArray[np.int64]
     values: Matrix
-    given: npt.NDArray[np.bool_]
+    present: npt.NDArray[np.bool_]
     known: Matrix
     static: dict[str, ColumnData]
     last_times: Matrix
@@ -209,16 +209,16 @@ def _placed(
         offsets=offsets,
         lengths=lasts - starts + 1,
         values=values,
-        given=np.isfinite(values),
+        present=np.isfinite(values),
         known=on_grid,
         static=static,
         last_times=last_times,
     )
     history = np.arange(offsets[-1]) - np.repeat(offsets[:-1], spans) < np.repeat(grid.lengths, spans)
-    missing = history & ~grid.given[:, : len(columns.targets)].all(axis=1)
+    missing = history & ~grid.present[:, : len(columns.targets)].all(axis=1)
     if missing.any() and columns.gaps == "error":
         _refuse_gap(missing, grid, columns, steps)
-    _fill(values, grid.given, offsets, columns.gaps)
+    _fill(values, grid.present, offsets, columns.gaps)
     return replace(grid, filled=int(missing.sum()))
 
 
@@ -254,17 +254,17 @@ def _refuse_gap(missing: npt.NDArray[np.bool_], grid: SeriesGrid, columns: Serie
     )
 
 
-def _fill(values: Matrix, given: npt.NDArray[np.bool_], offsets: npt.NDArray[np.int64], rule: str) -> None:
+def _fill(values: Matrix, present: npt.NDArray[np.bool_], offsets: npt.NDArray[np.int64], rule: str) -> None:
     """Fill gaps in place: with the value before them in the same series, or with 0."""
     if rule == "zero":
-        values[~given] = 0.0
+        values[~present] = 0.0
         return
     first = np.zeros(len(values), np.int64)
     first[offsets[1:-1]] = offsets[1:-1]
     first = np.maximum.accumulate(first)
     places = np.arange(len(values))
     for channel in range(values.shape[1]):
-        latest = np.maximum.accumulate(np.where(given[:, channel], places, first))
+        latest = np.maximum.accumulate(np.where(present[:, channel], places, first))
         column = values[:, channel]
         values[:, channel] = np.nan_to_num(column[latest], nan=0.0)
 
@@ -336,7 +336,7 @@ def _static(columns: SeriesColumns, data: Columns) -> dict[str, ColumnData]:
     if not columns.static:
         return {}
     codes, keys = _series_codes(columns, data)
-    found = {}
+    static = {}
     for name in columns.static:
         column = data[name]
         present = np.flatnonzero(~column.missing)
@@ -351,8 +351,8 @@ def _static(columns: SeriesColumns, data: Columns) -> dict[str, ColumnData]:
                 hint='Name it in "known" if its future values are known, or in "observed" if only its past ones are.',
             )
         missing = firsts < 0
-        found[name] = ColumnData(kind=column.kind, values=column.values[:][np.maximum(firsts, 0)], missing=missing)
-    return found
+        static[name] = ColumnData(kind=column.kind, values=column.values[:][np.maximum(firsts, 0)], missing=missing)
+    return static
 
 
 def _refuse_duplicate(

@@ -61,7 +61,7 @@ def best_baseline(metric: str, judged: Mapping[str, Mapping[str, float]]) -> dic
 
 def _facts(rows: ForecastRows) -> Iterator[Fact]:
     recipe, grid = rows.recipe, rows.grid
-    found = rows.facts()
+    facts = rows.facts()
     steps = int(grid.lengths.sum())
     yield Fact(section="rows", fact="series", value=str(len(grid)))
     yield Fact(section="rows", fact="steps", value=f"{steps} of {recipe.steps.text}")
@@ -78,5 +78,5 @@ def _facts(rows: ForecastRows) -> Iterator[Fact]:
     yield Fact(section="split", fact="season in steps", value=season)
     yield Fact(section="split", fact="window in steps", value=str(recipe.window))
     yield Fact(section="split", fact="horizon in steps", value=str(recipe.horizon))
-    for part, count in found["windows"].items():
+    for part, count in facts["windows"].items():
         yield Fact(section="split", subject=part, fact="windows", value=str(count))

@@ -86,7 +86,7 @@ def shapley_game(features: Sequence[str], seed: int) -> ShapleyGame:
     pairs = max(1, min(MOST_PAIRS, MOST_PREDICTIONS // (2 * columns)))
     source = np.random.default_rng(seed)
     drawn = [source.permutation(columns) for _ in range(pairs)]
-    orders = np.array([order for one in drawn for order in (one, one[::-1])])
+    orders = np.array([order for order in drawn for order in (order, order[::-1])])
     # Of an order's coalitions, the first columns - 1 are neither empty nor complete.
     places = np.argsort(orders, axis=1)  # the place at which each column joins
     inner = places[:, None, :] <= np.arange(columns - 1)[None, :, None]

@@ -99,13 +99,13 @@ def packed_targets(
     for start, end in row_blocks(len(origins), _BLOCK_WINDOWS):
         series, ends = origins[start:end, 0], origins[start:end, 1]
         places = grid.offsets[series][:, None] + ends[:, None] + np.arange(shape.horizon)
-        values, given = grid.values[places][:, :, : shape.targets], grid.given[places][:, :, : shape.targets]
+        values, present = grid.values[places][:, :, : shape.targets], grid.present[places][:, :, : shape.targets]
         level = windows.level[start:end, : shape.targets]
         spread = windows.spread[start:end, : shape.targets]
-        scaled = np.where(given, (values - level[:, None]) / spread[:, None], 0.0)
+        scaled = np.where(present, (values - level[:, None]) / spread[:, None], 0.0)
         scaled = np.clip(scaled, -_LARGEST_SCALED, _LARGEST_SCALED)
         rows = end - start
-        parts = [scaled.reshape(rows, -1), given.reshape(rows, -1), level, spread, errors[series]]
+        parts = [scaled.reshape(rows, -1), present.reshape(rows, -1), level, spread, errors[series]]
         packed[start:end] = np.concatenate(parts, axis=1)
     return packed
 
@@ -120,9 +120,9 @@ def naive_errors(grid: SeriesGrid, before: int, season: int, targets: int) -> Ma
     for series in range(len(grid)):
         start = grid.offsets[series]
         end = start + max(0, min(int(grid.lengths[series]), before - int(grid.starts[series])))
-        values, given = grid.values[start:end, :targets], grid.given[start:end, :targets]
+        values, present = grid.values[start:end, :targets], grid.present[start:end, :targets]
         for lag in dict.fromkeys((season, 1)):
-            both = given[lag:] & given[:-lag]
+            both = present[lag:] & present[:-lag]
             differences = np.where(both, np.abs(values[lag:] - values[:-lag]), 0.0)
             means = differences.sum(axis=0) / np.maximum(both.sum(axis=0), 1)
             errors[series] = np.where(errors[series] > 0, errors[series], means)

@@ -55,11 +55,11 @@ def job(connection: Connection, number: int) -> Row:
 
     Raises MissingError if there is no such job that the viewer may see.
     """
-    found = rows(connection, "job", job=number)
-    if not found:
+    jobs = rows(connection, "job", job=number)
+    if not jobs:
         raise MissingError(f"there is no job {number}", hint="Jobs of other users are not shown.")
     return {
-        "job": found[0],
+        "job": jobs[0],
         "epochs": rows(connection, "epochs", job=number, most=_EPOCHS),
         "plans": rows(connection, "plans", job=number),
         "sharing": rows(connection, "sharing", job=number),
@@ -76,8 +76,8 @@ def job_memory(connection: Connection, number: int) -> Row:
 
 def model(connection: Connection, name: str) -> Row:
     """Return a model with its versions and deployments. Raises MissingError if the viewer sees no such model."""
-    found = rows(connection, "model", model=name)
-    if not found:
+    models = rows(connection, "model", model=name)
+    if not models:
         raise MissingError(
             f'there is no model "{name}"',
             hint="A model is shown from its first version on; one of another user, if it is granted.",
@@ -85,7 +85,7 @@ def model(connection: Connection, name: str) -> Row:
     figures = {row.pop("version"): row for row in rows(connection, "version_metrics", model=name)}
     versions = rows(connection, "versions", model=name)
     return {
-        "model": found[0],
+        "model": models[0],
         "versions": [version | figures.get(version["version"], {}) for version in versions],
         "deployments": rows(connection, "deployments", model=name),
     }

@@ -85,10 +85,10 @@ def check_sizes(architecture: Json, preprocess: Json, name: str) -> None:
 
 
 def _refuse_augmentation(hyperparams: Json) -> None:
-    given = next((name for name in AUGMENTATIONS if hyperparams.get(name)), None)
-    if given is not None:
+    option = next((name for name in AUGMENTATIONS if hyperparams.get(name)), None)
+    if option is not None:
         raise RequestError(
-            f'hyperparams: "{given}" changes images, and no feature is a column of images',
+            f'hyperparams: "{option}" changes images, and no feature is a column of images',
             hint="Leave it out. Columns of images have type bytea.",
         )
 

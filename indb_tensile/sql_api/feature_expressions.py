@@ -164,7 +164,7 @@ def _resolved(
     types = {column.name: _input_type(column) for column in table.columns}
     columns = ", ".join(f"{plpy.quote_ident(n)} {typed(plpy, base)}" for n, base in types.items() if base is not None)
     plpy.execute(f"create temporary table {scratch} ({columns})")
-    known = {one.name for one in refused}
+    known = {expression.name for expression in refused}
     generated: dict[str, str] = {}
     described: list[Json] = []
     for name, text in expressions.items():
@@ -275,9 +275,12 @@ def _raise_all(table: Table, refused: Sequence[_Refused]) -> None:
     """Refuse all expressions together, each with its feature, its text and the position."""
     if not refused:
         return
-    places = [f'"{one.name}" ({one.text}): {one.fault.text}, at character {one.fault.place}.' for one in refused]
-    hints = list(dict.fromkeys(one.fault.hint for one in refused if one.fault.hint))
-    names = ", ".join(f'"{one.name}"' for one in refused)
+    places = [
+        f'"{expression.name}" ({expression.text}): {expression.fault.text}, at character {expression.fault.place}.'
+        for expression in refused
+    ]
+    hints = list(dict.fromkeys(expression.fault.hint for expression in refused if expression.fault.hint))
+    names = ", ".join(f'"{expression.name}"' for expression in refused)
     raise RequestError(
         f"transform: {'feature' if len(refused) == 1 else f'{len(refused)} features'} of {table} cannot be computed: "
         f"{names}",

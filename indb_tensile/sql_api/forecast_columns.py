@@ -26,8 +26,8 @@ def choose_forecast(
 
     Without a time column in the request, the table's only date or timestamp is taken.
     """
-    given = request.get("forecast")
-    argument = last.arguments.get("forecast") if given is None else given
+    requested = request.get("forecast")
+    argument = last.arguments.get("forecast") if requested is None else requested
     check_use("forecast", argument)
     options = check_forecast(argument)
     if "time" not in options:

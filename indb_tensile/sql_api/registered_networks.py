@@ -18,10 +18,10 @@ def with_network(plpy: Plpy, architecture: Json) -> Json:
     if architecture["type"] != "pretrained":
         return architecture
     name, digest = architecture["from"], architecture.get("digest")
-    found = fetch(plpy, NETWORK, name)
-    if not found:
+    networks = fetch(plpy, NETWORK, name)
+    if not networks:
         _refuse_absent(plpy, name)
-    network = found[0]
+    network = networks[0]
     if digest is not None and digest != network["digest"]:
         raise RefusalError(
             MISSING,

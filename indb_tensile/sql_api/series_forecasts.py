@@ -122,8 +122,8 @@ def describe(plpy: Plpy, name: str, version: Row) -> Json:
             f'model "{name}" predicts "{version["target"]}" of single rows, and forecasts no series',
             hint=f"Ask for predictions: select tensile_predict({literal(name)}, t) from t.",
         )
-    found: Json = service_connection.ask(plpy, {"verb": "features", "version": version["version_id"]})
-    return dict(found["forecast"])
+    features: Json = service_connection.ask(plpy, {"verb": "features", "version": version["version_id"]})
+    return dict(features["forecast"])
 
 
 def _statement(plpy: Plpy, name: str, described: Json, request: Json, *, whole: bool = False) -> str:

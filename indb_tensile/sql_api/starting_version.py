@@ -23,14 +23,14 @@ from .training_table import Table
 class StartingVersion:
     """The model, and the version if there is one already. `number` is None for the version deployed at the start.
 
-    `found` has the version's number, task, target, architecture and features. It is None if the version is still to
+    `version` has the version's number, task, target, architecture and features. It is None if the version is still to
     be trained by a job that the request depends on.
     """
 
     model_id: int
     model: str
     number: int | None
-    found: Row | None
+    version: Row | None
 
     def to_spec(self) -> Json:
         """Return the part of the specification that names the version."""
@@ -41,12 +41,12 @@ class StartingVersion:
 
         Raises RefusalError if the table lacks one of these features.
         """
-        if self.found is None:
+        if self.version is None:
             return request
         own: Json = {}
         if request.get("architecture") in (None, "auto"):
             # The columns of the new table decide about the layout of the rows.
-            resolved = json.loads(self.found["architecture"])
+            resolved = json.loads(self.version["architecture"])
             own["architecture"] = json.dumps(
                 {name: value for name, value in resolved.items() if name not in LAYOUT_PARAMETERS}
             )
@@ -64,25 +64,26 @@ class StartingVersion:
 
     def fall_back(self, last: LastRun) -> LastRun:
         """Return the last run with the target and the task of the version, if the model never ran."""
-        if self.found is None or last.ran:
+        if self.version is None or last.ran:
             return last
-        return replace(last, arguments={"target": self.found["target"], "task": self.found["task"]} | last.arguments)
+        inherited = {"target": self.version["target"], "task": self.version["task"]}
+        return replace(last, arguments=inherited | last.arguments)
 
     def check(self, spec: Json, features: Sequence[str]) -> None:
         """Put the features into the order of the version. Raises RequestError for a training that does not fit."""
-        if self.found is None:
+        if self.version is None:
             return
-        if spec["task"] != self.found["task"]:
+        if spec["task"] != self.version["task"]:
             raise RequestError(
-                f"init_from: {self._title} is a {self.found['task']}, and the new training a {spec['task']}",
-                detail=f'The version predicts "{self.found["target"]}", and the new training "{spec["target"]}".',
+                f"init_from: {self._title} is a {self.version['task']}, and the new training a {spec['task']}",
+                detail=f'The version predicts "{self.version["target"]}", and the new training "{spec["target"]}".',
                 hint="Name a version of the same task, or leave init_from out.",
             )
-        misfit = weights_misfit(spec["architecture"], json.loads(self.found["architecture"]))
+        misfit = weights_misfit(spec["architecture"], json.loads(self.version["architecture"]))
         if misfit:
             raise RequestError(
                 f"init_from: the network does not fit the weights of {self._title}: {misfit}",
-                detail=f"The architecture of the version is {self.found['architecture']}.",
+                detail=f"The architecture of the version is {self.version['architecture']}.",
                 hint="Leave architecture out, which takes over that of the version.",
             )
         if self._features is not None:
@@ -91,13 +92,13 @@ class StartingVersion:
 
     @property
     def _features(self) -> list[str] | None:
-        stored = json.loads(self.found["features"] or "null") if self.found is not None else None
+        stored = json.loads(self.version["features"] or "null") if self.version is not None else None
         return list(stored) if isinstance(stored, list) else None
 
     @property
     def _title(self) -> str:
-        assert self.found is not None
-        return f'version {self.found["number"]} of model "{self.model}"'
+        assert self.version is not None
+        return f'version {self.version["number"]} of model "{self.model}"'
 
 
 def choose_start(plpy: Plpy, request: Json) -> StartingVersion | None:
@@ -125,10 +126,10 @@ def choose_start(plpy: Plpy, request: Json) -> StartingVersion | None:
             hint=f"Ask its owner for: select tensile_grant_model({literal(source['name'])}, {literal(source['me'])}, "
             "'weights');",
         )
-    found = None if source["number"] is None else source
-    if found is None:
+    version = None if source["number"] is None else source
+    if version is None:
         _refuse_absent(request, source["name"], number)
-    return StartingVersion(model_id=source["model_id"], model=source["name"], number=number, found=found)
+    return StartingVersion(model_id=source["model_id"], model=source["name"], number=number, version=version)
 
 
 def _refuse_absent(request: Json, model: str, number: int | None) -> None:

@@ -78,8 +78,8 @@ def read(connection: Connection, wanted: ListingQuery) -> dict[str, Any]:
     )
     with connection.cursor(row_factory=dict_row) as cursor:
         cursor.execute(str(compiled), compiled.params)
-        found = [{key: plain(value) for key, value in row.items()} for row in cursor]
-    return {"rows": found[: wanted.limit], "more": len(found) > wanted.limit}
+        rows = [{key: plain(value) for key, value in row.items()} for row in cursor]
+    return {"rows": rows[: wanted.limit], "more": len(rows) > wanted.limit}
 
 
 def _filter_value(listing: Listing, key: str, text: str) -> Any:

@@ -94,20 +94,20 @@ as $$
 declare
   of_network constant text[] := array['hidden', 'activation', 'dropout', 'batch_norm', 'channels', 'kernel', 'depth',
                                       'input_shape', 'layers'];
-  given constant jsonb := (select coalesce(jsonb_object_agg(e.key, e.value), '{}') from jsonb_each(hyperparams) as e
+  own constant jsonb := (select coalesce(jsonb_object_agg(e.key, e.value), '{}') from jsonb_each(hyperparams) as e
                             where e.key = any (of_network));
   name constant text := lower(algorithm);
   excess text;
 begin
   if name in ('mlp', 'cnn', 'auto', 'layers') then
-    return jsonb_build_object('type', name) || given;
+    return jsonb_build_object('type', name) || own;
   elsif name = 'linear' then
-    select e.key into excess from jsonb_each(given) as e where e.key <> 'input_shape' order by e.key limit 1;
+    select e.key into excess from jsonb_each(own) as e where e.key <> 'input_shape' order by e.key limit 1;
     if excess is not null then
       raise exception 'hyperparams: "%" means nothing to the algorithm linear, which has no hidden layer', excess
         using errcode = 'invalid_parameter_value', hint = 'Leave it out, or choose algorithm => ''mlp''.';
     end if;
-    return '{"type": "mlp", "hidden": []}'::jsonb || given;
+    return '{"type": "mlp", "hidden": []}'::jsonb || own;
   elsif name = 'hist_gradient_boosting' then
     return jsonb_build_object('type', 'boosting') || (
       select coalesce(jsonb_object_agg(n.own, hyperparams -> n.name), '{}')
@@ -332,7 +332,7 @@ create or replace function pgml.enqueue(request jsonb, callers_path text) return
 as $$
 declare
   project constant text := request ->> 'project_name';
-  given jsonb := coalesce(nullif(request -> 'hyperparams', 'null'), '{}');
+  hyperparams jsonb := coalesce(nullif(request -> 'hyperparams', 'null'), '{}');
   repeated constant boolean := request ->> 'relation_name' is null;
   searched jsonb;
   training jsonb;
@@ -345,10 +345,10 @@ begin
   perform public.tensile_require_role('tensile_user');
   perform pgml.check_unused(request);
   searched := pgml.own_search(request);
-  given := given || coalesce(searched -> 'params', '{}');
+  hyperparams := hyperparams || coalesce(searched -> 'params', '{}');
   last := pgml.last_request(project);
   task := pgml.known_task(project, request ->> 'task', last);
-  architecture := pgml.network(request ->> 'algorithm', given);
+  architecture := pgml.network(request ->> 'algorithm', hyperparams);
   if not repeated then
     relation := pgml.find_relation(request ->> 'relation_name', callers_path);
   elsif coalesce((last #>> '{relation,oid}')::bigint, 0) = 0 then
@@ -361,7 +361,7 @@ begin
   training := tensile.training_request(
     model => project, relation => relation, task => task, architecture => architecture::text,
     target => coalesce(request ->> 'y_column_name', case when repeated then last ->> 'target' end),
-    hyperparams => pgml.own_hyperparams(given, architecture),
+    hyperparams => pgml.own_hyperparams(hyperparams, architecture),
     preprocess => case when repeated then last -> 'preprocess'
                        else pgml.own_preprocess(coalesce(nullif(request -> 'preprocess', 'null'), '{}')) end,
     split => case when repeated then last -> 'split'

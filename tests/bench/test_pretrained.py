@@ -21,10 +21,10 @@ def test_tight_plan_of_lora_takes_what_it_says_and_changes_no_bit() -> None:
 
 @pytest.mark.nightly
 def test_parts_take_less_memory_than_the_whole() -> None:
-    found = {own.train: own for own in measure(tiny_network("bert", WORDS, width=32), 4, 16, 0.2)}
-    assert list(found) == ["all", "lora", "head"]
-    assert all(own.exact and own.measured_bytes == own.planned_bytes for own in found.values())
-    assert found["head"].peak_bytes < found["lora"].peak_bytes < found["all"].peak_bytes
+    measured = {own.train: own for own in measure(tiny_network("bert", WORDS, width=32), 4, 16, 0.2)}
+    assert list(measured) == ["all", "lora", "head"]
+    assert all(own.exact and own.measured_bytes == own.planned_bytes for own in measured.values())
+    assert measured["head"].peak_bytes < measured["lora"].peak_bytes < measured["all"].peak_bytes
 
 
 @pytest.mark.nightly

@@ -115,10 +115,10 @@ def test_a_perceptron_is_nearly_all_parameters_and_state() -> None:
 
 
 def test_jobs_side_by_side_slow_each_other_down_by_contention_and_share_the_lanes() -> None:
-    one, other = _job(1, 0, 1), _job(2, 0, 1)
-    assert _device(TURNS).steps_ns([(one, one.point(0)), (other, other.point(0))]) == [2 * STEP_NS] * 2
+    job, other = _job(1, 0, 1), _job(2, 0, 1)
+    assert _device(TURNS).steps_ns([(job, job.point(0)), (other, other.point(0))]) == [2 * STEP_NS] * 2
     copying = TradeOff(peak_bytes=1, iteration_ns=STEP_NS, compute_ns=STEP_NS, out_ns=STEP_NS)
-    assert _device().steps_ns([(one, copying), (other, copying)]) == [2 * STEP_NS] * 2
+    assert _device().steps_ns([(job, copying), (other, copying)]) == [2 * STEP_NS] * 2
 
 
 def test_a_set_has_the_same_error_each_time_and_a_job_alone_has_none() -> None:
@@ -333,8 +333,8 @@ def test_targets_compare_the_same_seeds() -> None:
     rows = dict.fromkeys(
         (trace_outcome.SHORTEST_REMAINING, trace_outcome.FIRST_IN_FIRST_OUT, trace_outcome.LEAST_ATTAINED), theirs
     )
-    found = bars({trace_outcome.COMPLETION: ours, **rows})
-    assert [(bar.value, bar.met) for bar in found] == [(1.0, True), (0.9, True), (0.5, False)]
+    targets = bars({trace_outcome.COMPLETION: ours, **rows})
+    assert [(bar.value, bar.met) for bar in targets] == [(1.0, True), (0.9, True), (0.5, False)]
 
 
 def test_the_simulators_error_is_read_from_rows_of_bench_share(tmp_path: Path) -> None:

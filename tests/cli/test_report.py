@@ -26,14 +26,14 @@ LOG = """2026-01-01 00:00:00,000 controller[1] INFO jobs have 7 bytes of memory
 
 
 def test_lines_of_a_job_have_their_tracebacks_and_no_other_jobs() -> None:
-    found = list(lines_of_job(LOG.splitlines(), 7))
+    lines = list(lines_of_job(LOG.splitlines(), 7))
 
-    assert [line[20:].strip() for line in found if not line.startswith(" ")] == [
+    assert [line[20:].strip() for line in lines if not line.startswith(" ")] == [
         "000 controller[1] INFO job 7 claimed, attempt 1: model m",
         "000 trainer[2] ERROR job 7 failed",
         "000 controller[1] INFO jobs 3, 7 and 8 leave a round",
     ]
-    assert [line.strip() for line in found if line.startswith(" ")] == [
+    assert [line.strip() for line in lines if line.startswith(" ")] == [
         "Traceback (most recent call last):",
         "ValueError: no",
     ]
@@ -61,10 +61,10 @@ def test_versions_of_libraries_that_are_missing_are_null() -> None:
     def none(_: str) -> str:
         raise metadata.PackageNotFoundError
 
-    found = versions({"catalog": "1"}, none)
+    libraries = versions({"catalog": "1"}, none)
 
-    assert (found["catalog"], found["torch"]) == ("1", None)
-    assert found["python"]
+    assert (libraries["catalog"], libraries["torch"]) == ("1", None)
+    assert libraries["python"]
 
 
 @pytest.mark.postgres

@@ -52,7 +52,7 @@ def test_the_arguments_are_those_of_the_function(
 
 
 def test_values_become_those_of_the_driver() -> None:
-    given = {
+    options = {
         "architecture": {"type": "mlp", "hidden": (np.int64(3),)},
         "hyperparams": {"learning_rate": np.float32(0.5), "x": np.array([1, 2])},
         "features": ("a", "b"),
@@ -60,7 +60,7 @@ def test_values_become_those_of_the_driver() -> None:
         "snapshot": True,
         "target": None,
     }
-    assert sql_values(given, TRAIN_TYPES) == {
+    assert sql_values(options, TRAIN_TYPES) == {
         "architecture": '{"type": "mlp", "hidden": [3]}',
         "hyperparams": {"learning_rate": 0.5, "x": [1, 2]},
         "features": ["a", "b"],

@@ -151,7 +151,7 @@ class Rounds(RuleBasedStateMachine):
         iteration, operator = divmod(job.boundary, job.part.operators)
         segments = {segment.operator: segment for segment in job.part.segments}
         segment: Segment = segments[operator]
-        job.held = job.held.difference(segment.given)
+        job.held = job.held.difference(segment.returned)
         self.progress.advance(job.seat.slot, 1, job.boundary)
         if not all(
             self.progress.wait_for(job.seat.slots[position], 1, boundary, 0)
@@ -209,7 +209,7 @@ def test_member_that_rests_for_longer_than_a_beat_is_played_and_goes_on_with_a_l
         iterations=1,
         base_bytes=REGION,
         region_bytes=REGION,
-        segments=(Segment(operator=0, taken=(0,)), Segment(operator=2, given=(0,), taken=(1,))),
+        segments=(Segment(operator=0, taken=(0,)), Segment(operator=2, returned=(0,), taken=(1,))),
     )
     progress, lender = _Progress(), _Lender()
     member = RoundMember(progress, Seat(number=3, part=part, slots=(Slot(5),)), lambda *_: lender, beat_s=0.001)
@@ -250,7 +250,7 @@ def test_member_on_a_gpu_waits_for_the_gpu_before_it_waits_for_others_and_only_t
         segments=(
             Segment(operator=0, taken=(0,)),
             Segment(operator=2, taken=(1,)),
-            Segment(operator=4, given=(0, 1)),
+            Segment(operator=4, returned=(0, 1)),
         ),
         waits=(Wait(iteration=0, operator=2, position=1, boundary=3, each=6),),
     )

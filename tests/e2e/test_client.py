@@ -311,7 +311,7 @@ def test_pause_resume_and_priority_reach_the_job(client: Tensile) -> None:
 
 def test_a_search_and_a_stored_prediction_are_jobs(client: Tensile, running: Service) -> None:
     frame = pandas.DataFrame({"a": [0.1 * i for i in range(60)], "y": [i % 2 == 0 for i in range(60)]})
-    found = client.search(
+    search = client.search(
         "searched",
         frame,
         target="y",
@@ -321,8 +321,8 @@ def test_a_search_and_a_stored_prediction_are_jobs(client: Tensile, running: Ser
         sampler="grid",
         prune="none",
     )
-    assert found.wait(120).state is JobState.SUCCEEDED
-    assert [trial["state"] for trial in found.trials()] == ["succeeded", "succeeded"]
+    assert search.wait(120).state is JobState.SUCCEEDED
+    assert [trial["state"] for trial in search.trials()] == ["succeeded", "succeeded"]
     client.predict_into("spoken", "breast_cancer", "spoken_answers", version=1).wait(60)
     assert running.value("select count(*) from spoken_answers") == 569
 

@@ -38,9 +38,9 @@ def test_rows_are_embedded_alike_in_every_way(running: Service) -> None:
         table = answers("select embedding from tensile_embed_table('worth', 'houses') order by (key ->> 'id')::int")
         (batch,) = answers("select tensile_embed_batch('worth', array_agg(h order by id)) from houses as h")
         assert {len(own) for own in single} == {12}
-        for one, other, third in zip(single, table, batch, strict=True):
-            assert one == pytest.approx(other, abs=1e-5)
-            assert one == pytest.approx(third, abs=1e-5)
+        for first, second, third in zip(single, table, batch, strict=True):
+            assert first == pytest.approx(second, abs=1e-5)
+            assert first == pytest.approx(third, abs=1e-5)
         assert answers("select tensile_embed('worth', null::houses)") == [None]
         assert answers("select tensile_embed_batch('worth', '{}'::houses[])") == [[]]
         for call in ("tensile_embed('trees', h) from houses as h", "* from tensile_embed_table('trees', 'houses')"):

@@ -68,21 +68,21 @@ def rows(demo: psycopg.Connection, statement: str, *arguments: object) -> list[A
 
 
 def test_the_next_steps_of_each_series_are_forecast_with_an_interval(demo: psycopg.Connection) -> None:
-    found = rows(demo, "select * from tensile_forecast('sold', 'sales')")
-    assert [(key, step, time) for key, _, step, time, *_ in found] == [
+    forecast = rows(demo, "select * from tensile_forecast('sold', 'sales')")
+    assert [(key, step, time) for key, _, step, time, *_ in forecast] == [
         ({"store": store}, step, f"2026-05-0{step}") for store in (1, 2, 3) for step in range(1, 6)
     ]
-    assert all(lower <= value <= upper for *_, value, lower, upper in found)
-    assert all(abs(value - 10 * key["store"]) < 10 for key, *_, value, _, _ in found)
+    assert all(lower <= value <= upper for *_, value, lower, upper in forecast)
+    assert all(abs(value - 10 * key["store"]) < 10 for key, *_, value, _, _ in forecast)
     chosen = rows(demo, "select * from tensile_forecast('sold', 'sales', horizon => 2, series => '{\"store\": 2}')")
-    expected = [row for row in found if row[0]["store"] == 2 and row[2] <= 2]
+    expected = [row for row in forecast if row[0]["store"] == 2 and row[2] <= 2]
     assert [row[:4] for row in chosen] == [row[:4] for row in expected]
     assert [row[4:] for row in chosen] == [pytest.approx(row[4:], rel=1e-5) for row in expected]
 
 
 def test_several_targets_are_forecast_beside_one_another(demo: psycopg.Connection) -> None:
-    found = rows(demo, "select series ->> 'store', target, step from tensile_forecast('both', 'sales')")
-    assert found == [(s, target, step) for s in "123" for target in ("sold", "visitors") for step in (1, 2, 3)]
+    forecast = rows(demo, "select series ->> 'store', target, step from tensile_forecast('both', 'sales')")
+    assert forecast == [(s, target, step) for s in "123" for target in ("sold", "visitors") for step in (1, 2, 3)]
 
 
 def test_values_after_the_origin_are_not_used(demo: psycopg.Connection) -> None:
@@ -194,9 +194,9 @@ def test_a_shared_model_forecasts_what_its_user_may_read(running: Service, demo:
             " false as promotion,"
             " case when d < 30 then 90.0 + d % 7 end as sold from generate_series(0, 34) as d"
         )
-        found = rows(bob, "select series ->> 'store', value from tensile_forecast('sold', 'own')")
-        assert [store for store, _ in found] == ["9"] * 5
-        assert all(80 < value < 110 for _, value in found)
+        forecast = rows(bob, "select series ->> 'store', value from tensile_forecast('sold', 'own')")
+        assert [store for store, _ in forecast] == ["9"] * 5
+        assert all(80 < value < 110 for _, value in forecast)
         assert rows(bob, "select count(*) from tensile_forecast_metrics('sold')")[0][0] > 0
         hostile = "'1') union select * from pg_authid --"
         with pytest.raises(psycopg.Error, match="invalid input syntax for type date"):
@@ -234,8 +234,8 @@ def test_a_view_of_moments_is_forecast_in_the_calendar_of_a_zone(running: Servic
     forecast = {"time": "at", "series": ["store"], "horizon": 2, "time_zone": "Europe/Berlin"}
     job = train(demo, "zoned", "moments", "sold", forecast, epochs=1)
     assert running.until_ended(job) == ["succeeded"]
-    found = rows(demo, "select \"time\" from tensile_forecast('zoned', 'moments', series => '{\"store\": 1}')")
-    assert found == [("2026-05-01 06:00:00+00",), ("2026-05-02 06:00:00+00",)]
+    times = rows(demo, "select \"time\" from tensile_forecast('zoned', 'moments', series => '{\"store\": 1}')")
+    assert times == [("2026-05-01 06:00:00+00",), ("2026-05-02 06:00:00+00",)]
     # The clock went forward on 29 March, so the day before ends an hour later.
     before = "select \"time\" from tensile_forecast('zoned', 'moments', origin => '2026-03-28 12:00+01') limit 2"
     assert rows(demo, before) == [("2026-03-29 06:00:00+00",), ("2026-03-30 06:00:00+00",)]

@@ -47,13 +47,13 @@ def make_table(demo: psycopg.Connection, rows: int, columns: int) -> None:
 def files_of_rows(service: Service) -> list[str]:
     """Return the files in the directory of rows, with and without names, that exist or are open."""
     directory = service.directory / "rows"
-    found = [str(path) for path in directory.iterdir()] if directory.exists() else []
+    files = [str(path) for path in directory.iterdir()] if directory.exists() else []
     for descriptor in Path("/proc").glob("[0-9]*/fd/*"):
         with contextlib.suppress(OSError):
             target = str(descriptor.readlink())
             if target.startswith(str(directory)):
-                found.append(target)
-    return found
+                files.append(target)
+    return files
 
 
 @pytest.mark.nightly

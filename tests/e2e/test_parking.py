@@ -69,8 +69,8 @@ def _write_budget(service: Service, budget_bytes: int) -> None:
 
 
 def phase(service: Service, job: int) -> str | None:
-    found = service.value("select phase::text from tensile.jobs where job_id = %s", job)
-    return None if found is None else str(found)
+    phase = service.value("select phase::text from tensile.jobs where job_id = %s", job)
+    return None if phase is None else str(phase)
 
 
 def ledger(service: Service, job: int) -> tuple[int, ...] | None:

@@ -105,15 +105,15 @@ def test_a_grid_of_architectures_shares_one_snapshot_and_survives_a_trial_that_f
     ).fetchone()
     assert row is not None
     assert running.until_ended(row[0]) == ["succeeded"], running.log.read_text()[-3000:]
-    found = demo.execute(
+    trials = demo.execute(
         """select state, coalesce(parameters #>> '{architecture,type}', parameters ->> 'architecture'), count(*)::int
              from tensile_trial_info(%s) group by 1, 2 order by 1, 2""",
         (row[0],),
     ).fetchall()
     failed = [("failed", "cnn", 1)]
-    assert found[:1] == failed
-    assert found[-2:] == [("succeeded", "boosting", 2), ("succeeded", "linear", 1)]
-    assert {kind for _, kind, _ in found} == {"cnn", "mlp", "boosting", "linear"}
+    assert trials[:1] == failed
+    assert trials[-2:] == [("succeeded", "boosting", 2), ("succeeded", "linear", 1)]
+    assert {kind for _, kind, _ in trials} == {"cnn", "mlp", "boosting", "linear"}
     assert running.value("select count(*) from tensile.trials where search_id = %s", row[0]) == 6
     assert running.value("select count(*) from tensile.snapshots where job_id >= %s", row[0]) <= 1
 

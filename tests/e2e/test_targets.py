@@ -76,8 +76,8 @@ def test_models_of_several_values_predict_alike_in_every_way(demo: psycopg.Conne
         table = rows(demo, f"{predicted} order by (key ->> 'id')::int")
         assert all((value, label) == (None, None) for value, label, _ in table)
         listed = [list(own.values()) if isinstance(own, dict) else own for *_, own in table]
-        for one, other in zip(single, listed, strict=True):
-            assert one == pytest.approx(other, rel=1e-5, abs=1e-3)
+        for first, other in zip(single, listed, strict=True):
+            assert first == pytest.approx(other, rel=1e-5, abs=1e-3)
     assert list(table[0][2]) == table[0][2], "a vector is a list"
     batch = rows(demo, "select tensile_predict_batch_values('vector', array_agg(p order by id)) from persons as p")[
         0

@@ -130,8 +130,10 @@ def test_a_class_without_a_training_row_is_never_predicted_and_one_class_is_refu
     outputs = made.module(made.test.x)
     assert outputs.shape[1] == 3
     assert (outputs.argmax(dim=1) != 2).all()
-    one = made.train.targets == 0
-    part = type(made.train)(x=made.train.x[one], y=made.train.y[one], targets=made.train.targets[one])
+    of_one_class = made.train.targets == 0
+    part = type(made.train)(
+        x=made.train.x[of_one_class], y=made.train.y[of_one_class], targets=made.train.targets[of_one_class]
+    )
     with pytest.raises(DataError, match="are of one class, which a boosting model refuses"):
         made.module.fit(part, made.valid, made.task, seed=0, threads=1)
 

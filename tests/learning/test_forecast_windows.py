@@ -266,5 +266,5 @@ def test_several_rows_of_a_step_are_combined_and_gaps_are_filled_from_the_past()
     )
     grid = make_grid(columns, table.columns, given_steps("day", "timestamp", None, truncates=True))
     assert grid.values.ravel().tolist() == [3.0, 3.0, 3.0, 3.0, 5.0]
-    assert grid.given.ravel().tolist() == [True, False, False, False, True]
+    assert grid.present.ravel().tolist() == [True, False, False, False, True]
     assert grid.filled == 3

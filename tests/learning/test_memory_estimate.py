@@ -203,9 +203,9 @@ def test_a_table_that_cannot_fit_is_refused_before_a_row_is_read(database: Datab
 
 
 def test_a_target_of_several_values_takes_memory_for_each() -> None:
-    one = estimate_of({"x": FLOAT, "y": FLOAT}, rows=1000)
+    single = estimate_of({"x": FLOAT, "y": FLOAT}, rows=1000)
     array = estimate_of({"x": FLOAT, "y": REALS}, rows=1000, shapes={"y": (5,)})
     two = estimate_of({"x": FLOAT, "y": FLOAT, "z": FLOAT}, rows=1000, targets=("y", "z"))
-    assert array.encoded_bytes - one.encoded_bytes == 4 * 4 * 1000
-    assert two.encoded_bytes - one.encoded_bytes == 4 * 1000
-    assert two.columns_bytes - one.columns_bytes == 8 * 1000 + 2 * 8 * 1000  # the second one, and both combined
+    assert array.encoded_bytes - single.encoded_bytes == 4 * 4 * 1000
+    assert two.encoded_bytes - single.encoded_bytes == 4 * 1000
+    assert two.columns_bytes - single.columns_bytes == 8 * 1000 + 2 * 8 * 1000  # the second one, and both combined

@@ -23,11 +23,11 @@ WORDS = ("server", "query", "music", "player")
 
 def read(directory: Path) -> RegisteredNetwork:
     """Return the network as it is registered and loaded."""
-    with NetworkDirectory(directory) as found:
-        weights = b"".join(found.weights())
-        assert len(weights) == found.weights_digest[1]
-        config = {**found.sizes.stored(), "family": found.sizes.family}
-        return RegisteredNetwork.of_stored("n", found.digest, config, found.tokenizer, weights)
+    with NetworkDirectory(directory) as opened:
+        weights = b"".join(opened.weights())
+        assert len(weights) == opened.weights_digest[1]
+        config = {**opened.sizes.stored(), "family": opened.sizes.family}
+        return RegisteredNetwork.of_stored("n", opened.digest, config, opened.tokenizer, weights)
 
 
 @pytest.fixture
@@ -40,13 +40,13 @@ def directory(tmp_path: Path) -> Path:
 )
 def test_network_is_the_same_after_its_registration(family: str, tmp_path: Path) -> None:
     network = tiny_network(family, WORDS)
-    found = read(write_directory(network, tmp_path / "n"))
-    assert found.sizes == network.sizes
-    assert found.digest == read(tmp_path / "n").digest
+    opened = read(write_directory(network, tmp_path / "n"))
+    assert opened.sizes == network.sizes
+    assert opened.digest == read(tmp_path / "n").digest
     expected = network.tensors()
-    assert set(found.tensors()) == set(expected)
-    assert all(torch.equal(tensor, expected[name]) for name, tensor in found.tensors().items())
-    assert found.tokenizer.numbers(["Server of music"], 8) == [[2, 5, 1, 7, 3]]
+    assert set(opened.tensors()) == set(expected)
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in opened.tensors().items())
+    assert opened.tokenizer.numbers(["Server of music"], 8) == [[2, 5, 1, 7, 3]]
 
 
 def test_tensors_of_heads_are_left_out_and_old_names_are_known(directory: Path) -> None:
@@ -57,9 +57,9 @@ def test_tensors_of_heads_are_left_out_and_old_names_are_known(directory: Path) 
         for name, own in tensors.items()
     }
     (directory / "model.safetensors").write_bytes(pack(renamed | {"cls.bias": torch.zeros(3)}, {}))
-    with NetworkDirectory(directory) as found:
-        assert found.left_out == ("cls.bias",)
-        assert found.digest == before.digest
+    with NetworkDirectory(directory) as opened:
+        assert opened.left_out == ("cls.bias",)
+        assert opened.digest == before.digest
 
 
 def test_weights_may_be_in_several_files_and_of_16_bits(directory: Path) -> None:
@@ -71,8 +71,8 @@ def test_weights_may_be_in_several_files_and_of_16_bits(directory: Path) -> None
         (directory / file).write_bytes(pack({name: tensors[name] for name in own}, {}))
     index = {"weight_map": {name: file for file, own in files.items() for name in own}}
     (directory / "model.safetensors.index.json").write_text(json.dumps(index))
-    with NetworkDirectory(directory) as found:
-        specs = {name: TensorSpec.of(own) for name, own in safetensors.torch.load(b"".join(found.weights())).items()}
+    with NetworkDirectory(directory) as opened:
+        specs = {name: TensorSpec.of(own) for name, own in safetensors.torch.load(b"".join(opened.weights())).items()}
     assert specs == {name: TensorSpec(torch.float16, tuple(own.shape)) for name, own in tensors.items()}
     assert {own.dtype for own in read(directory).tensors().values()} == {torch.float32}
 

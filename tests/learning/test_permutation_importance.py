@@ -23,7 +23,7 @@ from tests.learning.tables import bundle, spec, table, train
 
 
 @pytest.fixture(scope="module")
-def told() -> Prepared:
+def telling() -> Prepared:
     """A trained regression: `x` tells the target, `kind` some of it, `noise` nothing."""
     source = np.random.default_rng(0)
     rows = [
@@ -31,33 +31,35 @@ def told() -> Prepared:
         for i, (x, z) in enumerate(source.normal(size=(400, 2)))
     ]
     described = [("id", "int"), ("x", "double precision"), ("kind", "text"), ("noise", "double precision")]
-    told = assemble(
+    telling = assemble(
         table([*described, ("y", "double precision")], rows),
         spec("y", Task.REGRESSION, hyperparams={"epochs": 30, "batch_size": 32}),
     )
-    train(told)
-    return told
+    train(telling)
+    return telling
 
 
-def test_columns_that_tell_the_target_matter_and_noise_does_not(told: Prepared) -> None:
-    figure = stored_importance(bundle(told), told.held_out, "r2")
-    found = {row[0]: row[1] for row in figure["rows"]}
+def test_columns_that_tell_the_target_matter_and_noise_does_not(telling: Prepared) -> None:
+    figure = stored_importance(bundle(telling), telling.held_out, "r2")
+    importance = {row[0]: row[1] for row in figure["rows"]}
     assert [row[0] for row in figure["rows"]] == ["x", "kind", "noise"]
-    assert found["x"] > 0.5 > found["kind"] > 0.01 > abs(found["noise"])
+    assert importance["x"] > 0.5 > importance["kind"] > 0.01 > abs(importance["noise"])
     assert {row[3] for row in figure["rows"]} == {"r2"}
-    assert figure == stored_importance(bundle(told), told.held_out, "r2"), "equal inputs give equal figures"
+    assert figure == stored_importance(bundle(telling), telling.held_out, "r2"), "equal inputs give equal figures"
 
 
-def test_importance_equals_that_of_scikit_learn_for_the_same_permutations(told: Prepared) -> None:
+def test_importance_equals_that_of_scikit_learn_for_the_same_permutations(telling: Prepared) -> None:
     """Its permutations are its own, so the means of many are compared."""
-    predictor = ModelPredictor(bundle(told))
-    x = predictor.preprocessor.transform(told.held_out)
-    targets = predictor.preprocessor.target.encode(told.held_out["y"])
+    predictor = ModelPredictor(bundle(telling))
+    x = predictor.preprocessor.transform(telling.held_out)
+    targets = predictor.preprocessor.target.encode(telling.held_out["y"])
 
     def r2(outputs: np.ndarray) -> float:
         return single_metric("r2", Task.REGRESSION, outputs, targets, predictor.preprocessor)
 
-    found = permutation_importance(predictor.outputs, r2, x, predictor.preprocessor, metric="r2", repeats=100, seed=1)
+    importance = permutation_importance(
+        predictor.outputs, r2, x, predictor.preprocessor, metric="r2", repeats=100, seed=1
+    )
 
     class Wrapped:
         def fit(self) -> None: ...
@@ -66,17 +68,17 @@ def test_importance_equals_that_of_scikit_learn_for_the_same_permutations(told: 
         Wrapped(), x, targets, scoring=lambda _, rows, __: r2(predictor.outputs(rows)), n_repeats=100, random_state=0
     )
     place = predictor.preprocessor.positions["x"][0]
-    assert found[0].feature == "x"
-    assert found[0].importance == pytest.approx(expected.importances_mean[place], rel=0.1)
-    assert found[0].deviation == pytest.approx(expected.importances_std[place], rel=0.3)
+    assert importance[0].feature == "x"
+    assert importance[0].importance == pytest.approx(expected.importances_mean[place], rel=0.1)
+    assert importance[0].deviation == pytest.approx(expected.importances_std[place], rel=0.3)
 
 
-def test_permuting_an_encoded_column_is_permuting_the_raw_one(told: Prepared) -> None:
-    preprocessor = told.preprocessor
-    x = preprocessor.transform(told.held_out)
+def test_permuting_an_encoded_column_is_permuting_the_raw_one(telling: Prepared) -> None:
+    preprocessor = telling.preprocessor
+    x = preprocessor.transform(telling.held_out)
     for place, (name, (rows,)) in enumerate(permuted_columns(x, preprocessor, 1, 5)):
         order = np.random.default_rng([5, place]).permutation(len(x))
-        raw = {**told.held_out, name: told.held_out[name].take(order)}
+        raw = {**telling.held_out, name: telling.held_out[name].take(order)}
         assert np.array_equal(rows.array(), preprocessor.transform(raw))
         assert np.array_equal(np.concatenate([rows[:7].array(), rows[7:].array()]), rows.array())
         assert np.array_equal(rows[3], rows.array()[3])
@@ -88,7 +90,7 @@ def test_importance_has_the_sign_of_a_loss_whatever_the_direction_of_the_metric(
 
 
 @pytest.mark.parametrize("task", [task for task in Task if task is not Task.FORECAST])
-def test_a_single_metric_equals_that_of_all(task: Task, told: Prepared) -> None:
+def test_a_single_metric_equals_that_of_all(task: Task, telling: Prepared) -> None:
     source = np.random.default_rng(0)
     if task is Task.REGRESSION:
         outputs, targets = source.normal(size=(2, 60, 1)).astype(np.float32)
@@ -98,18 +100,18 @@ def test_a_single_metric_equals_that_of_all(task: Task, told: Prepared) -> None:
             source.normal(size=(60, 3)),
             source.integers(0, 2 if several else 3, (60, 3) if several else 60),
         )
-    values = evaluate(task, outputs, targets, told.preprocessor)
-    own = {name: single_metric(name, task, outputs, targets, told.preprocessor) for name in METRICS[task]}
+    values = evaluate(task, outputs, targets, telling.preprocessor)
+    own = {name: single_metric(name, task, outputs, targets, telling.preprocessor) for name in METRICS[task]}
     assert own == pytest.approx(values)
 
 
-def test_a_large_network_stores_no_importance(told: Prepared, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_network_stores_no_importance(telling: Prepared, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(held_out_importance, "MOST_PRODUCTS", 100_000)
-    assert stored_importance(bundle(told), told.held_out, "r2") == {
+    assert stored_importance(bundle(telling), telling.held_out, "r2") == {
         "reason": "to permute 3 columns takes too long with this network"
     }
-    none = {name: column.part(0, 0) for name, column in told.held_out.items()}
-    assert stored_importance(bundle(told), none, "r2") == {"reason": "no row is held out"}
+    none = {name: column.part(0, 0) for name, column in telling.held_out.items()}
+    assert stored_importance(bundle(telling), none, "r2") == {"reason": "no row is held out"}
 
 
 @pytest.mark.parametrize("architecture", ["auto", "ft_transformer"])

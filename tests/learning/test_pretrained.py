@@ -51,15 +51,15 @@ def test_vectors_are_those_of_the_library_with_its_own_masks(family: str) -> Non
     plain = own.sizes.encoder().eval()
     plain.load_state_dict(own.tensors())
     known = (tokens > 0).long()
-    given = {"input_ids": (tokens.long() - 1).clamp(min=0), "attention_mask": known}
+    inputs = {"input_ids": (tokens.long() - 1).clamp(min=0), "attention_mask": known}
     start = own.sizes.first_position
-    given["position_ids"] = torch.arange(start, start + tokens.shape[1]).unsqueeze(0)
+    inputs["position_ids"] = torch.arange(start, start + tokens.shape[1]).unsqueeze(0)
     if family in ("bert", "roberta"):
-        given["token_type_ids"] = torch.zeros_like(known)
+        inputs["token_type_ids"] = torch.zeros_like(known)
     with torch.no_grad():
-        expected = plain(**given).last_hidden_state[:, 0]
-        found = vectors(torch.cat([tokens, tokens.new_zeros(8, vectors.lengths[1])], dim=1))[:, 0]
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+        expected = plain(**inputs).last_hidden_state[:, 0]
+        pooled = vectors(torch.cat([tokens, tokens.new_zeros(8, vectors.lengths[1])], dim=1))[:, 0]
+    torch.testing.assert_close(pooled, expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("family", BY_DAY)

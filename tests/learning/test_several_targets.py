@@ -104,8 +104,8 @@ def test_a_target_of_several_has_an_output_for_each_and_is_stored(
     means = {name: value for name, value in scored.items() if "(" not in name}
     assert loaded.evaluate_columns(made.held_out) == pytest.approx(means)
     assert ("rmse(a)" in scored) == ("a" in names)
-    (one,) = loaded.predict_rows([{"x": 0.5}])
-    assert (one.value, len(one.values) or len(one.probabilities)) == (None, len(names))
+    (prediction,) = loaded.predict_rows([{"x": 0.5}])
+    assert (prediction.value, len(prediction.values) or len(prediction.probabilities)) == (None, len(names))
     assert why_incomparable(made.preprocessor, made.preprocessor, made.held_out) == ""
 
 

@@ -29,9 +29,9 @@ def test_exact_values_are_the_mean_over_all_orders(columns: int, seed: int) -> N
         for column in order:
             expected[column] += worth[coalition | 1 << column] - worth[coalition]
             coalition |= 1 << column
-    found = game.attributions(worth)
-    assert [each.value for each in found] == pytest.approx((expected / math.factorial(columns)).tolist())
-    assert {each.error for each in found} == {0.0}
+    attributions = game.attributions(worth)
+    assert [each.value for each in attributions] == pytest.approx((expected / math.factorial(columns)).tolist())
+    assert {each.error for each in attributions} == {0.0}
 
 
 @given(st.integers(EXACT_COLUMNS + 1, 40), st.integers(0, 2**32 - 1))
@@ -53,9 +53,10 @@ def test_of_a_sum_of_columns_each_has_its_own_part(columns: int) -> None:
     positions = [np.array([2 * i, 2 * i + 1]) for i in range(columns)]
     rows = game.rows(x, baseline, positions).array()
     worth = (rows.astype(np.float64) * weights).sum(axis=(1, 2))
-    found = game.attributions(worth)
-    assert [each.value for each in found] == pytest.approx(((x - baseline) * weights).sum(axis=1).tolist(), abs=1e-5)
-    assert max(each.error for each in found) < 1e-5
+    attributions = game.attributions(worth)
+    expected = ((x - baseline) * weights).sum(axis=1).tolist()
+    assert [each.value for each in attributions] == pytest.approx(expected, abs=1e-5)
+    assert max(each.error for each in attributions) < 1e-5
 
 
 def test_drawn_values_approach_the_exact_ones_within_a_few_errors() -> None:
@@ -76,9 +77,9 @@ def test_drawn_values_approach_the_exact_ones_within_a_few_errors() -> None:
 def test_many_columns_have_one_pair_of_orders_and_an_unknown_error() -> None:
     game = shapley_game(names(1600), seed=0)
     assert len(game.coalitions) == 2 * 1599 + 2
-    found = game.attributions(game.coalitions.sum(axis=1).astype(np.float64))
-    assert {each.value for each in found} == {1.0}
-    assert all(math.isnan(each.error) for each in found)
+    attributions = game.attributions(game.coalitions.sum(axis=1).astype(np.float64))
+    assert {each.value for each in attributions} == {1.0}
+    assert all(math.isnan(each.error) for each in attributions)
 
 
 def test_baseline_has_means_of_numbers_and_the_most_frequent_category() -> None:

@@ -103,10 +103,10 @@ def test_a_metric_of_one_label_is_that_of_its_report(sets: Prepared, values: Pre
     outputs, targets = _scored(60, 3)
     _, _, own = output_report(Task.MULTILABEL, outputs, targets, sets.preprocessor)[1]
     for metric in METRICS[Task.MULTILABEL]:
-        found = single_metric(metric, Task.MULTILABEL, outputs, targets, sets.preprocessor, label="b")
-        assert found == own[METRIC_OF_LABEL[metric]]
+        metric_of_label = single_metric(metric, Task.MULTILABEL, outputs, targets, sets.preprocessor, label="b")
+        assert metric_of_label == own[METRIC_OF_LABEL[metric]]
     numbers, actual = outputs[:, :2], outputs[::-1, :2]
     _, _, second = output_report(Task.REGRESSION, numbers, actual, values.preprocessor)[1]
     for metric, value in second.items():
-        found = single_metric(metric, Task.REGRESSION, numbers, actual, values.preprocessor, label="2")
-        assert found == pytest.approx(value)
+        metric_of_label = single_metric(metric, Task.REGRESSION, numbers, actual, values.preprocessor, label="2")
+        assert metric_of_label == pytest.approx(value)

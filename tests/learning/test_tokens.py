@@ -131,9 +131,9 @@ def test_auto_reads_several_texts_beside_numbers() -> None:
         "lengths": [part.length for part in own],
     }
     assert job.auto_reason == "a column is read as tokens"
-    told = {(fact.subject, fact.fact): fact.value for fact in job.report if fact.section == "columns"}
-    assert told["body", "encoding"] == f"text: the first {own[0].length} tokens, of {own[0].size} different ones"
-    assert told["body", "read"].endswith("of the texts as a whole")
+    reported = {(fact.subject, fact.fact): fact.value for fact in job.report if fact.section == "columns"}
+    assert reported["body", "encoding"] == f"text: the first {own[0].length} tokens, of {own[0].size} different ones"
+    assert reported["body", "read"].endswith("of the texts as a whole")
 
 
 def test_texts_alone_get_a_linear_model() -> None:

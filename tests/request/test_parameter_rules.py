@@ -12,7 +12,7 @@ from indb_tensile.request.parameter_rules import Rule, check_parameters, fill_de
 
 
 @pytest.mark.parametrize(
-    ("given", "fits"),
+    ("argument", "fits"),
     [
         ({"epochs": 1}, True),
         ({"epochs": 0}, False),
@@ -35,9 +35,9 @@ from indb_tensile.request.parameter_rules import Rule, check_parameters, fill_de
         ("epochs", False),
     ],
 )
-def test_names_types_and_ranges_are_checked(given: Any, fits: bool) -> None:
+def test_names_types_and_ranges_are_checked(argument: Any, fits: bool) -> None:
     with nullcontext() if fits else pytest.raises(RequestError):
-        check_parameters("hyperparams", given, HYPERPARAMS)
+        check_parameters("hyperparams", argument, HYPERPARAMS)
 
 
 def test_nulls_are_left_out_and_a_missing_parameter_is_named() -> None:

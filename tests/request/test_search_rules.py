@@ -65,9 +65,9 @@ def test_picks_are_put_in_place_and_hyperparams_without_effect_are_left_out() ->
 
 
 def test_variants_have_every_choice_and_both_ends_of_every_range() -> None:
-    found = [json.dumps(variant) for variant in variants(SPACE)]
+    drawn = [json.dumps(variant) for variant in variants(SPACE)]
     for part in ('"linear"', '"hidden": [8, 4]', '"hidden": [16, 4]', '"dropout": 0.5', '"dropout": 0.0'):
-        assert any(part in variant for variant in found)
+        assert any(part in variant for variant in drawn)
     assert all(check_architecture(variant["architecture"]) for variant in variants(SPACE))
 
 

@@ -100,7 +100,7 @@ def test_no_module_of_the_scheduler_keeps_a_cache_of_its_own() -> None:
     kept = (PlanCache, GraphTable, dict, list, set, deque, weakref.WeakKeyDictionary, weakref.WeakValueDictionary)
     names = [m.name for m in pkgutil.walk_packages(scheduler.__path__, f"{scheduler.__name__}.")]
     assert len(names) > 70
-    assert [found for name in names for found in _caches(importlib.import_module(name), kept)] == []
+    assert [cache for name in names for cache in _caches(importlib.import_module(name), kept)] == []
 
 
 def _caches(module: ModuleType, kept: tuple[type, ...]) -> list[str]:

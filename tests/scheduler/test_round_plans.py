@@ -134,7 +134,7 @@ def test_part_has_its_gates_by_iteration_and_knows_which_places_it_keeps_to_the_
         iterations=2,
         base_bytes=REGION,
         region_bytes=REGION,
-        segments=(Segment(operator=0, taken=(0, 1)), Segment(operator=4, given=(1,), taken=(2,))),
+        segments=(Segment(operator=0, taken=(0, 1)), Segment(operator=4, returned=(1,), taken=(2,))),
         waits=(Wait(iteration=1, operator=4, position=1, boundary=-3, each=7),),
     )
     assert (part.places, part.kept) == (3, (0, 2))
@@ -149,7 +149,7 @@ def test_part_has_its_gates_by_iteration_and_knows_which_places_it_keeps_to_the_
         (),
         (Segment(operator=1),),
         (Segment(operator=0), Segment(operator=10)),
-        (Segment(operator=0, given=(0,)),),
+        (Segment(operator=0, returned=(0,)),),
         (Segment(operator=0, taken=(0,)), Segment(operator=2, taken=(0,))),
     ],
 )
@@ -195,7 +195,7 @@ def _held(part: RoundPart) -> Iterator[frozenset[int]]:
     segments = {segment.operator: segment for segment in part.segments}
     for operator in range(part.operators):
         if operator in segments:
-            held = (held - set(segments[operator].given)) | set(segments[operator].taken)
+            held = (held - set(segments[operator].returned)) | set(segments[operator].taken)
         yield held
 
 

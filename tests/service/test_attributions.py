@@ -59,13 +59,13 @@ def explain(predictor: ModelPredictor, **options: Any) -> list[list[Any]]:
 def test_attributions_sum_to_the_prediction_less_that_of_the_baseline(architecture: str) -> None:
     predictor = predictor_of(prepared(Task.CLASSIFICATION, architecture))
     (expected,) = predictor.predict_rows([ROW])
-    found = explain(predictor)
-    assert {row[0] for row in found} == set(ROW)
-    assert {row[3] for row in found} == {expected.label}
-    assert [row[5] for row in found] == pytest.approx([max(expected.probabilities)] * 4)
-    assert sum(row[1] for row in found) == pytest.approx(found[0][5] - found[0][4], abs=1e-6)
-    assert [abs(row[1]) for row in found] == sorted((abs(row[1]) for row in found), reverse=True)
-    assert found == explain(predictor)
+    attributions = explain(predictor)
+    assert {row[0] for row in attributions} == set(ROW)
+    assert {row[3] for row in attributions} == {expected.label}
+    assert [row[5] for row in attributions] == pytest.approx([max(expected.probabilities)] * 4)
+    assert sum(row[1] for row in attributions) == pytest.approx(attributions[0][5] - attributions[0][4], abs=1e-6)
+    assert [abs(row[1]) for row in attributions] == sorted((abs(row[1]) for row in attributions), reverse=True)
+    assert attributions == explain(predictor)
     of_all = [explain(predictor, label=label) for label in predictor.labels]
     total = np.sum([[row[1] for row in sorted(rows)] for rows in of_all], axis=0)
     assert total == pytest.approx(np.zeros(4), abs=1e-6), "probabilities sum to one for each coalition"
@@ -74,9 +74,9 @@ def test_attributions_sum_to_the_prediction_less_that_of_the_baseline(architectu
 def test_a_number_is_explained_in_its_own_unit() -> None:
     predictor = predictor_of(prepared(Task.REGRESSION, "mlp"))
     (expected,) = predictor.predict_rows([ROW])
-    found = explain(predictor)
-    assert (found[0][3], found[0][5]) == (None, pytest.approx(expected.value))
-    assert sum(row[1] for row in found) == pytest.approx(found[0][5] - found[0][4], abs=1e-4)
+    attributions = explain(predictor)
+    assert (attributions[0][3], attributions[0][5]) == (None, pytest.approx(expected.value))
+    assert sum(row[1] for row in attributions) == pytest.approx(attributions[0][5] - attributions[0][4], abs=1e-4)
 
 
 def test_an_unknown_label_and_a_version_without_a_baseline_are_refused() -> None:

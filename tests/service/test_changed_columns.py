@@ -142,8 +142,8 @@ def test_a_value_at_the_edge_of_its_type_is_predicted_alike_from_a_row_and_from_
     demo.execute(f"update grown set {change} where id <= 40".encode())
     answers = value(demo, ALL)
     assert all(answer in (0.0, 1.0) for answer in answers)
-    one = "select array_agg(tensile_predict('grown', t) order by id) from grown as t where id <= 3"
-    assert value(demo, one) == answers[:3]
+    single = "select array_agg(tensile_predict('grown', t) order by id) from grown as t where id <= 3"
+    assert value(demo, single) == answers[:3]
     json = "select array_agg(tensile_predict('grown', to_jsonb(t)) order by id) from grown as t where id <= 3"
     assert value(demo, json) == answers[:3]
     vectors = "select tensile_predict_vector('grown', {})::text from grown as t where id = 1"

@@ -173,8 +173,8 @@ def test_a_relation_is_predicted_from_the_binary_form_of_every_type(
     assert features == [(name, shared.get(kinds[name], kinds[name])) for name, _ in features]
     with database.connect(user="demo") as demo:
         rows = "select value from tensile_predict_table('typed', 'typed') order by (key ->> 'id')::int"
-        one = "select tensile_predict('typed', t) from typed as t order by id"
-        assert demo.execute(rows).fetchall() == demo.execute(one).fetchall()
+        single = "select tensile_predict('typed', t) from typed as t order by id"
+        assert demo.execute(rows).fetchall() == demo.execute(single).fetchall()
 
 
 @pytest.mark.nightly
@@ -185,8 +185,8 @@ def test_row_jsonb_and_batch_predict_alike_in_any_session(
     for settings in ("", *SETTINGS):
         with database.connect(user="demo") as demo:
             demo.execute(settings.encode())
-            one = "select array_agg(tensile_predict_vector('typed', {}) order by id)::text from typed as t"
-            answers += [demo.execute(one.format(row).encode()).fetchone() for row in ("t", "to_jsonb(t)")]
+            single = "select array_agg(tensile_predict_vector('typed', {}) order by id)::text from typed as t"
+            answers += [demo.execute(single.format(row).encode()).fetchone() for row in ("t", "to_jsonb(t)")]
             batch = """select array_agg(p.value order by place) from unnest(
                 tensile_predict_batch('typed', (select array_agg(t order by id) from typed as t)))
                 with ordinality as p (value, place)"""

@@ -56,8 +56,8 @@ def test_stored_figures_are_those_of_the_held_out_rows(alice: Connection) -> Non
 @pytest.mark.usefixtures("stored")
 def test_figures_of_a_relation_are_computed_by_the_service(alice: Connection, serve: Serve) -> None:
     service = serve(lambda _: result({"rows": [["a", float("inf"), 1.0, 0.5, 2, 1]]}))
-    found = alice.execute("select * from tensile_roc_curve('flowers', 'a', 'iris')").fetchall()
-    assert found == [("a", float("inf"), 1.0, 0.5, 2, 1)]
+    points = alice.execute("select * from tensile_roc_curve('flowers', 'a', 'iris')").fetchall()
+    assert points == [("a", float("inf"), 1.0, 0.5, 2, 1)]
     (request,) = service.requests
     assert (request["verb"], request["figure"], request["options"]["label"]) == ("evaluate", "roc_curve", "a")
     assert len(request["rows"]) == 60
@@ -156,8 +156,8 @@ def test_wrong_arguments_of_figures_are_refused(alice: Connection, admin: Connec
         "update tensile.version_figures set figure = %s where name = 'confusion_matrix'",
         (Jsonb({"rows": [["red", "true", "true", 3], ["tall", "true", "true", 1]]}),),
     )
-    found = alice.execute("select * from tensile_confusion_matrix('flowers', label => 'tall')").fetchall()
-    assert found == [("true", "true", 1)]
+    counts = alice.execute("select * from tensile_confusion_matrix('flowers', label => 'tall')").fetchall()
+    assert counts == [("true", "true", 1)]
     assert refused(alice, "select * from tensile_confusion_matrix('flowers')") == Refused(
         "22023",
         "a model of sets of labels has a confusion matrix for each label, and label is left out",

@@ -31,7 +31,7 @@ def train(demo: Connection, forecast: object, table: str = "sales", **arguments:
     """Enqueue a forecast, and return its specification."""
     own = {"target": "sold", "task": "forecast"} | arguments
     named = "".join(f", {name} => %({name})s" for name in own)
-    values = {name: json.dumps(given) if isinstance(given, dict) else given for name, given in own.items()}
+    values = {name: json.dumps(value) if isinstance(value, dict) else value for name, value in own.items()}
     values["forecast"] = None if forecast is None else json.dumps(forecast)
     call = f"select tensile_train('m', '{table}', forecast => %(forecast)s{named})"
     row = demo.execute(call.encode(), values).fetchone()

@@ -155,9 +155,9 @@ def test_arguments_become_those_of_tensile_train(
 
 
 def test_a_later_training_repeats_relation_target_task_and_split(alice: Connection) -> None:
-    given = """'regression', 'iris', 'petal', test_size => 0.3, preprocess => '{"sepal": {"impute": "zero"}}'"""
+    arguments = """'regression', 'iris', 'petal', test_size => 0.3, preprocess => '{"sepal": {"impute": "zero"}}'"""
     alice.execute("select tensile_create_model('again')")
-    value(alice, TRAIN.format("'again'", given))
+    value(alice, TRAIN.format("'again'", arguments))
     second = value(alice, TRAIN.format("'again'", "algorithm => 'mlp', task => 'regression'"))
 
     spec = value(alice, "select spec from tensile.jobs where job_id = %s", second)

@@ -499,10 +499,10 @@ def test_inherited_arguments_of_networks_fit_any_order_of_architectures(
         number = value(alice, statement, f'{{"choices": {kinds}}}')
         step(worker, number)
         specs = "select spec from tensile.jobs where search_id = %s and job_id <> search_id"
-        found = {spec["architecture"]["type"]: spec for (spec,) in alice.execute(specs.encode(), (number,))}
-        assert found["mlp"]["hyperparams"] == {"epochs": 5, "optimizer": "sgd"}
-        assert found["mlp"]["early_stop"]["patience"] == 2
-        assert (found["boosting"]["hyperparams"], found["boosting"]["early_stop"]) == ({}, None)
+        inherited = {spec["architecture"]["type"]: spec for (spec,) in alice.execute(specs.encode(), (number,))}
+        assert inherited["mlp"]["hyperparams"] == {"epochs": 5, "optimizer": "sgd"}
+        assert inherited["mlp"]["early_stop"]["patience"] == 2
+        assert (inherited["boosting"]["hyperparams"], inherited["boosting"]["early_stop"]) == ({}, None)
 
 
 class OneSession:

@@ -124,10 +124,10 @@ def test_a_session_whose_connection_is_lost_has_ended() -> None:
 
 def test_form_tokens_differ_and_only_the_own_one_is_accepted() -> None:
     sessions = BrowserSessions()
-    _, one = sessions.begin(viewer())
+    _, own = sessions.begin(viewer())
     _, other = sessions.begin(viewer())
 
-    assert one.accepts(one.form_token)
-    assert not one.accepts(other.form_token)
-    assert not one.accepts(None)
-    assert not one.accepts("")
+    assert own.accepts(own.form_token)
+    assert not own.accepts(other.form_token)
+    assert not own.accepts(None)
+    assert not own.accepts("")

@@ -158,10 +158,10 @@ def _page(dsn: str) -> Iterator[tuple[subprocess.Popen[str], _Browser]]:
     process = subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
-        found = re.search(r"http://127\.0\.0\.1:(\d+)(/\S+)", process.stdout.readline())
-        if found is None:
+        address = re.search(r"http://127\.0\.0\.1:(\d+)(/\S+)", process.stdout.readline())
+        if address is None:
             raise RuntimeError("tensile web has printed no link")
-        yield process, _Browser(int(found[1]), found[2])
+        yield process, _Browser(int(address[1]), address[2])
     finally:
         process.terminate()
         process.wait(timeout=30)

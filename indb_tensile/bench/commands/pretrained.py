@@ -166,7 +166,7 @@ def measure_part(subject: TrainingSubject, part: str, budget: float) -> PartMemo
         budget_bytes = round(low + budget * (high - low))
         work = workload(trial.step, latency_ns)
         ((plan,),) = POLICIES["tensile+"].plan([work], budget_bytes=budget_bytes, link=rig.link)
-        found = _train(trial, plan)
+        trained = _train(trial, plan)
         measured = trial.measured()
         trial.runner.close()
     parameters = list(subject.module.parameters())
@@ -178,7 +178,7 @@ def measure_part(subject: TrainingSubject, part: str, budget: float) -> PartMemo
         peak_bytes=high,
         planned_bytes=peak(graph, plan),
         measured_bytes=measured.peak_bytes,
-        exact=all(same_bits(tensor, expected[name]) for name, tensor in found.items()),
+        exact=all(same_bits(tensor, expected[name]) for name, tensor in trained.items()),
     )
 
 

@@ -152,9 +152,9 @@ def _network(chosen: SeriesSet, values: Numbers, architecture: str, seed: int) -
     outcomes = meaning.split(prepared.test.targets.numpy())
     outputs = outputs_of(prepared, prepared.test).numpy()
     predicted = meaning.restored(outputs, outcomes.level, outcomes.spread)[..., 0]
-    actual, given = outcomes.actual[..., 0], outcomes.given[..., 0]
+    actual, present = outcomes.actual[..., 0], outcomes.present[..., 0]
     inside = (predicted[:, 0] <= actual) & (actual <= predicted[:, 2])
-    return predicted[:, 1], float(inside[given].mean())
+    return predicted[:, 1], float(inside[present].mean())
 
 
 def _rival(name: str, chosen: SeriesSet, rows: ForecastRows, ends: Origins) -> Numbers:

@@ -156,7 +156,7 @@ def _train_masked(sizes: NetworkSizes, numbers: torch.Tensor, steps: int) -> tup
 
 def _registered(network: RegisteredNetwork) -> RegisteredNetwork:
     """Write the network as a directory, and return what is registered of it."""
-    with TemporaryDirectory() as place, NetworkDirectory(write_directory(network, Path(place) / "here")) as found:
-        config = {**found.sizes.stored(), "family": found.sizes.family}
-        weights = b"".join(found.weights())
-        return RegisteredNetwork.of_stored("here", found.digest, config, found.tokenizer, weights)
+    with TemporaryDirectory() as place, NetworkDirectory(write_directory(network, Path(place) / "here")) as directory:
+        config = {**directory.sizes.stored(), "family": directory.sizes.family}
+        weights = b"".join(directory.weights())
+        return RegisteredNetwork.of_stored("here", directory.digest, config, directory.tokenizer, weights)

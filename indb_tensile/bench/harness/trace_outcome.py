@@ -160,10 +160,10 @@ def share_errors(path: Path) -> tuple[float, ...]:
             hint="Give a file with the output of tensile bench share --json.",
         ) from error
     pairs = [(row.get("stp_foretold"), row.get("stp_measured")) for row in rows if isinstance(row, dict)]
-    found = tuple(abs(foretold / measured - 1) for foretold, measured in pairs if foretold and measured)
-    if not found:
+    errors = tuple(abs(foretold / measured - 1) for foretold, measured in pairs if foretold and measured)
+    if not errors:
         raise RequestError(
             f"{path} has no row with stp_foretold and stp_measured",
             hint="Give a file with the output of tensile bench share --json.",
         )
-    return found
+    return errors

@@ -196,13 +196,13 @@ class Packing(_Unplanned):
         """Undo the group that was on trial if its throughput is no higher than that of its parts in turns."""
         if self._trial is None:
             return
-        (one, other), self._trial = self._trial, None
-        together = (*one, *other)
+        (first, second), self._trial = self._trial, None
+        together = (*first, *second)
         if together != self._groups[0]:
             return  # a job has ended
-        if situation.throughput(together) <= max(situation.throughput(one), situation.throughput(other)):
+        if situation.throughput(together) <= max(situation.throughput(first), situation.throughput(second)):
             self._refused.add(frozenset(job.number for job in together))
-            self._groups = [one, *self._groups[1:], other]
+            self._groups = [first, *self._groups[1:], second]
 
 
 class ShiftedPairs:

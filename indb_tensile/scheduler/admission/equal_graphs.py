@@ -14,7 +14,7 @@ def with_known_graphs(pool: Pool, graphs: tuple[StepGraph, ...]) -> tuple[StepGr
     return tuple(next((other for other in known if _are_equal(graph, other)), graph) for graph in graphs)
 
 
-def _are_equal(one: StepGraph, other: StepGraph) -> bool:
+def _are_equal(graph: StepGraph, other: StepGraph) -> bool:
     # The sizes and the signature tell most graphs apart. Comparing all operators takes milliseconds.
-    sizes = (one.signature, len(one.operators), len(one.tensors))
-    return sizes == (other.signature, len(other.operators), len(other.tensors)) and one == other
+    sizes = (graph.signature, len(graph.operators), len(graph.tensors))
+    return sizes == (other.signature, len(other.operators), len(other.tensors)) and graph == other

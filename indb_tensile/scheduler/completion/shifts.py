@@ -56,9 +56,9 @@ class ShiftQuestion:
 
     def precedes(self, job: int, other: int) -> bool:
         """Return whether the job comes before the other in fair order, by more than estimates err."""
-        one, two = self.forecasts.demands[job], self.forecasts.demands[other]
-        if one.owner == two.owner and one.priority != two.priority:
-            return one.priority > two.priority
+        demand, other_demand = self.forecasts.demands[job], self.forecasts.demands[other]
+        if demand.owner == other_demand.owner and demand.priority != other_demand.priority:
+            return demand.priority > other_demand.priority
         if self.overdue >> job & 1:
             return True
         return self.fair_ends_ns[job] < (1 - _TIE) * self.fair_ends_ns[other]

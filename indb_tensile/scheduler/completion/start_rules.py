@@ -21,7 +21,7 @@ class OvertakingRule:
         self._forecasts = forecasts
         # By job: the earlier jobs of other owners or priorities, as bit masks.
         self._others = [
-            _earlier(demands, k, lambda one, other: not _are_peers(one, other)) for k in range(len(demands))
+            _earlier(demands, k, lambda demand, other: not _are_peers(demand, other)) for k in range(len(demands))
         ]
 
     def may_start(self, moment: ScheduleMoment, jobs: int) -> bool:

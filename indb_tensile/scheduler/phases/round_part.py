@@ -38,11 +38,11 @@ Use = npt.NDArray[np.bool_]  # by segment and place: whether the job has the pla
 class Segment:
     """Operators from `operator` on, during which the job has the same places.
 
-    Before them it gives back the places `given`, which it has from the segment before, and takes `taken`.
+    Before them it gives back the places `returned`, which it has from the segment before, and takes `taken`.
     """
 
     operator: int
-    given: tuple[int, ...] = ()
+    returned: tuple[int, ...] = ()
     taken: tuple[int, ...] = ()
 
 
@@ -79,9 +79,9 @@ class RoundPart:
             raise InvariantError(f"part {self.position} of a round: segments start at {starts} of {self.operators}")
         held: set[int] = set()
         for segment in self.segments:
-            if not held.issuperset(segment.given) or held.intersection(segment.taken):
+            if not held.issuperset(segment.returned) or held.intersection(segment.taken):
                 raise InvariantError(f"part {self.position} of a round: {segment} after places {sorted(held)}")
-            held = held.difference(segment.given).union(segment.taken)
+            held = held.difference(segment.returned).union(segment.taken)
         known = set(starts)
         for wait in self.waits:
             if wait.operator not in known or not 0 <= wait.iteration < self.iterations:
@@ -97,7 +97,7 @@ class RoundPart:
         """The places that the job has at the end of the iteration, and gives back there."""
         held: set[int] = set()
         for segment in self.segments:
-            held = held.difference(segment.given).union(segment.taken)
+            held = held.difference(segment.returned).union(segment.taken)
         return tuple(sorted(held))
 
     def before(self, iteration: int, operator: int) -> tuple[tuple[int, int], ...]:
@@ -135,7 +135,7 @@ class BlockUse:
         """Return the job's part in this schedule of jobs as positions. `operators` are those of all jobs."""
         starts = (0, *self.stops[:-1])
         segments = [
-            Segment(operator=start, given=_less(before, now), taken=_less(now, before))
+            Segment(operator=start, returned=_less(before, now), taken=_less(now, before))
             for start, before, now in zip(starts, ((), *self.use), self.use, strict=False)
         ]
         waits = tuple(

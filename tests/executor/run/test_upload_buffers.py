@@ -64,15 +64,15 @@ def train(job: Job, runner: Runner, feed: BatchPrefetcher, plans: list[tuple[Pla
 def test_results_have_the_bits_of_batches_that_the_training_thread_copies(kind: str) -> None:
     job, steps = prepared(kind)
     plans = [tuple(random_plan(step.graph, seed * 10 + k) for k, step in enumerate(steps)) for seed in range(3)]
-    found = []
+    results = []
     for gathers_in_place in (False, True):
         runner = Runner(MemoryDevice(), job.state(), steps)
         runner.adopt((LIVENESS,) * 3, 1)
         with BatchPrefetcher(runner if gathers_in_place else None) as feed:
             losses = bits(train(job, runner, feed, plans))
         runner.close()
-        found.append((losses, state_bits(runner._state.export())))
-    assert found[0] == found[1]
+        results.append((losses, state_bits(runner._state.export())))
+    assert results[0] == results[1]
 
 
 def test_training_thread_copies_no_row_of_a_batch() -> None:
