@@ -39,7 +39,8 @@ OTHER_VARIABLES = frozenset(
         "TENSILE_REGIONS_FD",
     }
 )
-OTHER_PREFIXES = ("TENSILE_BENCH_", "TENSILE_GPU_", "TENSILE_TEST_")  # of benchmarks and tests
+# Prefixes of variables that belong to benchmarks and tests.
+OTHER_PREFIXES = ("TENSILE_BENCH_", "TENSILE_GPU_", "TENSILE_TEST_")
 
 MIB = 1024 * 1024
 GIB = 1024 * MIB

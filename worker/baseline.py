@@ -1,7 +1,7 @@
 """The process that computes baselines: fits gradient boosting to the rows that trainers have left, and ends.
 
-It runs on one thread and only when a processor is idle. Its figure is stored beside those of the version, which is
-published long before. Exit codes are those of the controller.
+It runs on one thread and only when a processor is idle. It stores its figure with the version, which is published
+long before. Exit codes are those of the controller.
 """
 
 import logging
@@ -44,7 +44,7 @@ def main() -> int:
 
 
 def compute(session: Session, files: BaselineFiles) -> int:
-    """Compute and store the baselines that wait, also those that come meanwhile. Returns how many there were."""
+    """Compute and store the waiting baselines, and those that arrive meanwhile. Returns their number."""
     files.clear_unfinished()
     computed = 0
     while waiting := files.waiting():

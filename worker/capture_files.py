@@ -16,7 +16,7 @@ from indb_tensile.executor.capture.stored_capture import decode, encode, is_stor
 
 _SUFFIX = ".capture"
 _MOST_FILES = 256  # a network of 300 operators takes 0.5 MB
-_MOST_BYTES = 64 << 20  # of one file
+_MOST_BYTES = 64 << 20  # largest size of one file
 
 log = logging.getLogger("trainer")
 

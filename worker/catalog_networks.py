@@ -1,4 +1,4 @@
-"""Turns a registered network, as the catalog has it, into the one that trainings and predictions use."""
+"""Converts a registered network from the form of the catalog to the form that trainings and predictions use."""
 
 from indb_tensile.catalog.stored_networks import StoredNetwork
 from indb_tensile.learning.registered_network import RegisteredNetwork

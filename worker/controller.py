@@ -27,7 +27,7 @@ from indb_tensile.controller.device_room import Headroom, RoomLimits
 from indb_tensile.controller.fork_client import ForkServer
 from indb_tensile.controller.gpu_regions import GpuRegions, broker
 from indb_tensile.controller.heartbeat import Heartbeat
-from indb_tensile.controller.housekeeping import CatalogChores, Housekeeping, steps
+from indb_tensile.controller.housekeeping import CatalogSteps, Housekeeping, steps
 from indb_tensile.controller.link_rates import emulated_link, measure_apart, measured_copies, measuring_exit_code
 from indb_tensile.controller.listener import ListenerThread
 from indb_tensile.controller.load_gauge import Gauge, GpuGauge, NoGauge
@@ -81,7 +81,7 @@ TRAINER = "indb_tensile.worker.trainer"
 # Two jobs on one GPU are assumed to slow each other down by half until they have been measured side by side: a guess
 # between no slowdown and turns, so that a first pair is tried.
 _GPU_CONTENTION = ((1, 1.0), (2, 1.5))
-_LEAST_ENTERING = 2  # so that one job that waits for a lock or memory does not delay its owner's other jobs
+_LEAST_ENTERING = 2  # two, so that one job that waits for a lock or for memory does not delay its owner's other jobs
 
 log = logging.getLogger("controller")
 
@@ -213,7 +213,7 @@ def _pass_on(mailbox: Mailbox[Mail], companions: Companions, notification: Notif
 
 def _start_housekeeping(settings: Settings, stack: ExitStack, companions: Companions) -> None:
     """Start the thread that cleans up once a minute. It ends with the stack."""
-    chores = stack.enter_context(closing(CatalogChores(settings.dsn)))
+    chores = stack.enter_context(closing(CatalogSteps(settings.dsn)))
     housekeeping_steps = steps(
         chores,
         state_directory=Path(settings.state_dir),

@@ -5,8 +5,8 @@ forks a copy that runs `main() -> int` of the module, with the descriptors that 
 and the reason for forking, is in indb_tensile/controller/fork_client.py. The server has one thread, has run no torch
 operator and opens no files, so a copy behaves like a process that was started afresh.
 
-The service is itself such a copy. Before it starts any thread it forks a server of its own (`nursery`): processes
-forked from that server are children of the service, and import nothing again.
+The service is itself such a copy. Before it starts any thread it forks a server of its own (`nested_fork_server`).
+Processes forked from that server are children of the service, and import nothing again.
 """
 
 import gc
@@ -61,7 +61,7 @@ class _WithoutThreads(MetaPathFinder):
             raise ModuleNotFoundError(f"No module named {fullname!r} in a fork server", name=fullname)
 
 
-def nursery() -> ForkServer:
+def nested_fork_server() -> ForkServer:
     """Fork a server from this process, whose copies start in this process's present state.
 
     If this process already has several threads, a server is started afresh at the first request instead.

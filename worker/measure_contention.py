@@ -1,10 +1,10 @@
 """A process that measures once how much jobs side by side slow each other down on this kind of device, and then ends.
 
 The controller starts it before its first job if the catalog has no measurement. 1, 2, 4 and 8 processes, as many as
-jobs, run reference steps at the same time: all bound by arithmetic, all bound by memory, and half of each. The mode
-of a GPU that is set, with or without MPS, is what is measured. On a processor, what is measured is the processor time
-of a step, which grows as jobs share caches and the memory bus; it is multiplied by the share of the cores. Exit codes
-are those of the controller.
+jobs, run reference steps at the same time: all bound by arithmetic, all bound by memory, and half of each. A GPU is
+measured in its present mode, with or without MPS. On a processor, the processor time of a step is measured, which
+grows as jobs share caches and the memory bus, and is multiplied by the share of the cores. Exit codes are those of
+the controller.
 """
 
 import logging
@@ -33,8 +33,8 @@ from indb_tensile.scheduler.completion.contention import of_cores
 log = logging.getLogger("contention")
 
 JOBS = (1, 2, 4, 8)
-_SPAN_S = 0.25  # of one measurement. Shorter ones vary by more than 10 % on a machine with other work.
-_PATIENCE_S = 60.0  # for the slowest process of a measurement
+_SPAN_S = 0.25  # length of one measurement; shorter ones vary by more than 10 % on a machine with other work
+_PATIENCE_S = 60.0  # time limit for the slowest process of a measurement
 _ARITHMETIC, _MEMORY = BoundBy.ARITHMETIC, BoundBy.MEMORY
 
 

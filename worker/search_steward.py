@@ -28,11 +28,11 @@ from indb_tensile.log import start_log
 
 from .searching.search_steps import SearchSteps
 
-IDLE_S = 20.0  # without a search, after which the process ends
+IDLE_S = 20.0  # the process ends after so long without a search
 _LOCK_TIMEOUT_MS = 100  # a search whose owner has locked a row is looked at again later, and delays no other
 _MOST_FAULTS = 3  # steps of a search in a row that may fail by a fault of ours before the search fails
-_POLL_S = 2.0  # between two looks without a notification
-_PAUSE_S = 0.02  # after a notification: results that come together are decided together
+_POLL_S = 2.0  # time between two looks if no notification comes
+_PAUSE_S = 0.02  # pause after a notification, so that results that come together are decided together
 
 log = logging.getLogger("steward")
 

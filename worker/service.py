@@ -32,7 +32,7 @@ from indb_tensile.errors import DatabaseError, TensileError
 from indb_tensile.job import ModelVersionId, WorkerId
 from indb_tensile.log import start_log
 
-from .forkserver import nursery
+from .forkserver import nested_fork_server
 from .serving import analyst, settings
 from .serving.analyst_process import AnalystProcess
 from .serving.answers import Answers
@@ -49,8 +49,9 @@ from .serving.standby import NoAnalyst, standby_directory
 from .serving.store import Loaded, Store
 from .serving.table_readings import TableReadings
 
-_LOADER_THREADS = 4  # at the same time: a version that loads slowly, or waits for a lock, delays no other user
-_GRACE_S = 3.0  # for requests in progress when the service is stopped
+# Versions that load at the same time, so that one that loads slowly, or waits for a lock, delays no other user.
+_LOADER_THREADS = 4
+_GRACE_S = 3.0  # time for requests in progress when the service is stopped
 
 _log = logging.getLogger("service")
 
@@ -62,7 +63,7 @@ def main() -> int:
         start_log("service", options.shared.log_level.upper())
         if options.worker is not None:
             die_with_parent(signal.SIGTERM)
-        with closing(nursery()) as forks:  # before this process starts any thread
+        with closing(nested_fork_server()) as forks:  # before this process starts any thread
             torch.set_num_threads(options.shared.threads)
             with Store(options.shared.dsn, "service", options.shared.device, options.shared.threads) as store:
                 asyncio.run(_serve(options, store, forks))

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from indb_tensile.job import ModelVersionId
 
-_MOST_FILES = 100  # that wait: more rows are left only on a machine whose processors are never idle
+_MOST_FILES = 100  # most waiting files: more collect only on a machine whose processors are never idle
 _SUFFIX = ".rows"
 
 

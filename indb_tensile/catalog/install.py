@@ -20,7 +20,7 @@ from indb_tensile.catalog.queries import query
 from indb_tensile.catalog.train_signature import fill_train_signature
 from indb_tensile.errors import CatalogVersionError, DatabaseError, PrivilegeError, RequestError
 
-VERSION = "0.2.0"  # of the catalog and of the package; a test compares it with pyproject.toml
+VERSION = "0.2.0"  # version of the catalog and of the package; a test compares it with pyproject.toml
 
 EXTENSION = "extension"
 SCRIPT = "script"

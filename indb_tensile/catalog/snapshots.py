@@ -5,7 +5,7 @@ from indb_tensile.catalog.queries import query
 from indb_tensile.errors import MissingError
 from indb_tensile.job import JobId, Relation, Snapshot
 
-_MOST_DROPPED = 20  # by one statement, so that it takes only milliseconds
+_MOST_DROPPED = 20  # tables that one statement drops, so that it takes only milliseconds
 
 
 def find_snapshot(connection: Connection, job: JobId) -> Snapshot | None:

@@ -12,7 +12,7 @@ from indb_tensile.catalog.queries import query
 from indb_tensile.errors import MissingError, PrivilegeError, RequestError
 from indb_tensile.job import JobId
 
-_SHOWN_DIGITS = 12  # of a digest in a message
+_SHOWN_DIGITS = 12  # digits of a digest that a message shows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,7 +26,7 @@ from indb_tensile.default_database import (
 )
 from indb_tensile.errors import MissingError, TensileError
 
-_VACUUM_ROWS = 10_000  # of one step, which is one transaction, so that no lock is held for long
+_VACUUM_ROWS = 10_000  # rows of one step, which is one transaction, so that no lock is held for long
 _READ_ONLY_VARIABLE = "TENSILE_SERVICE_READ_ONLY"  # read by worker/serving/settings.py
 _VARIABLES = {"host": "PGHOST", "user": "PGUSER", "dbname": "PGDATABASE"}
 

@@ -29,8 +29,8 @@ TIMED_OUT = 7
 INTERRUPTED = 130
 ENDED = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
 _POLL_S = 0.2
-_NUMBER_COLUMNS = 9  # of a metric, as in 1.234e-05
-_LOSS_COLUMNS = 28  # of the epoch and both losses
+_NUMBER_COLUMNS = 9  # width of a metric, such as 1.234e-05
+_LOSS_COLUMNS = 28  # width of the epoch and of both losses
 
 
 @click.command()

@@ -11,7 +11,7 @@ _BOTH = "◉"
 _HEIGHT = 12
 _FEWEST_COLUMNS = 20
 _MOST_COLUMNS = 80
-_LABEL_COLUMNS = 11  # of a number beside the chart
+_LABEL_COLUMNS = 11  # width of the numbers beside the chart
 
 Points = Sequence[tuple[int, float | None]]  # epoch and value
 

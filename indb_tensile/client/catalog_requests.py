@@ -317,7 +317,7 @@ def retry(job: int) -> Request[int]:
 
 
 def trials(job: int) -> Request[list[Record]]:
-    """Return the trials of a search, those that went furthest first, and of these the best first."""
+    """Return the trials of a search: those at the highest rung first, and of equal rungs the best first."""
     call = function_call("tensile_trial_info", {"search": BIGINT}, {"search": job}, NullType())
     statement = select(call.table_valued(*_copies(TRIAL_COLUMNS)))
     return lambda connection: _records(connection, statement)

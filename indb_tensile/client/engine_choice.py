@@ -16,7 +16,7 @@ from indb_tensile.errors import RequestError
 APPLICATION = "tensile client"
 _DRIVER = "postgresql+psycopg"
 _WAYS = "Give an engine of SQLAlchemy, a URL, a connection string of libpq, or nothing for the embedded database."
-# Connections are tested before they are used again, so that a restart of the database is not noticed.
+# Connections are tested before they are used again, so that a restart of the database causes no error.
 _OPTIONS: dict[str, Any] = {"pool_pre_ping": True, "hide_parameters": True, "use_native_hstore": False}
 
 

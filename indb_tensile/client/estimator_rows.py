@@ -1,8 +1,9 @@
 """The rows of a fit or a prediction of an estimator, as a frame that the client copies into the database.
 
 Arrays become columns x0, x1, …; many columns become one column of arrays, because a row of PostgreSQL has at most
-1,600. The target and the weights are columns beside the features. An engine of ours tests what it has trained, so
-some rows are there twice, and the column of the part says which: the second time they only test.
+1,600. The target and the weights are columns beside the features. scikit-learn expects a fit to train on all rows,
+and a training here needs a test part. So some rows are copied twice, and the column `PART` says that the second copy
+tests.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,8 +20,8 @@ from indb_tensile.client.frame_columns import Frame
 from indb_tensile.errors import RequestError
 
 TARGET, WEIGHT, PART = "tensile target", "tensile weight", "tensile part"
-_MOST_COLUMNS = 800  # of numbers, which a page of PostgreSQL holds beside a row's header
-_MOST_TESTED = 100  # rows that are copied for the test, which decides nothing
+_MOST_COLUMNS = 800  # columns of numbers that fit into a page of PostgreSQL beside the header of a row
+_MOST_TESTED = 100  # rows that are copied for the test part; its metric decides nothing
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,7 +62,7 @@ class ArrayFrame:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowsToFit:
-    """The features of a fit beside targets and weights. The first rows follow once more, for the test."""
+    """The features of a fit beside targets and weights. Copies of some of the first rows follow, to test."""
 
     features: Frame
     targets: npt.NDArray[Any]

@@ -18,7 +18,7 @@ from sqlalchemy.types import TypeEngine
 
 from indb_tensile.errors import DataError, RequestError
 
-MOST_NAME_BYTES = 63  # of a name in PostgreSQL, which cuts longer ones without an error
+MOST_NAME_BYTES = 63  # longest name in PostgreSQL, which cuts longer names without an error
 ROW_NUMBER = "tensile row"  # the column of a frame's temporary table that numbers its rows, from 0
 BLOCK_ROWS = 10_000
 Values = list[Any]

@@ -8,7 +8,7 @@ from indb_tensile.errors import CancelledJobError, WaitTimeoutError
 from indb_tensile.job import JobState
 
 ENDED = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED})
-PATIENCE_S = 60.0  # for a database that restarts while a program waits
+PATIENCE_S = 60.0  # how long a waiting program waits for a database that restarts
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S, _GROWTH = 0.02, 0.5, 1.3
 
 
@@ -35,7 +35,7 @@ def timed_out(job: int, timeout_s: float) -> WaitTimeoutError:
 
 
 def pauses() -> Iterator[float]:
-    """Yield the seconds between two looks at a job: few at first, so that a short job is not waited for long."""
+    """Yield the seconds between two looks at a job. The first ones are short, to notice short jobs soon."""
     pause_s = _FIRST_PAUSE_S
     while True:
         yield pause_s

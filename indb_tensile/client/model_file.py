@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 from indb_tensile.errors import RequestError, StorageError
 from indb_tensile.sizes import size
 
-KEY = "indb_tensile"  # of the metadata
+KEY = "indb_tensile"  # the key of the recipe in the metadata of the file
 FORMAT = 1
 SUFFIX = ".safetensors"
 MOST_RECIPE_BYTES = 64 * 1024 * 1024
@@ -55,7 +55,7 @@ class ModelFile:
 
 
 def write_model_file(path: Path, recipe: Mapping[str, Any], weights: Iterable[bytes]) -> None:
-    """Write a version's recipe and weights. The file is there as a whole or not at all.
+    """Write a version's recipe and weights. The file is complete, or it does not exist.
 
     `weights` are the bytes of a safetensors file, in parts of any size.
     """

@@ -41,7 +41,7 @@ class FitError(DataError, ValueError):
 
 
 class _TensileEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no types
-    """What both estimators share: parameters, the engine, and the ways of rows to the database and back."""
+    """The common part of both estimators: parameters, the engine, and the transfer of rows."""
 
     _task = ""
     _metric = ""
@@ -129,9 +129,8 @@ class _TensileEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn sh
     def _train(
         self, relation: object, target: str, features: list[str] | None, hyperparams: Mapping[str, Any], **own: Any
     ) -> list[str]:
-        """Train, keep the number of the version, and return its features.
-
-        All arguments that a model passes on to its next training are given.
+        """Train, keep the number of the version, and return its features. Every argument is given, because a training
+        would otherwise inherit it from the last training of the model.
         """
         seed = {} if self.random_state is None else {"seed": self._seed()}
         name = self.model or f"{type(self).__name__} {uuid.uuid4().hex}"

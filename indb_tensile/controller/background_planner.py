@@ -42,7 +42,7 @@ from indb_tensile.scheduler.workload import Workload
 
 log = logging.getLogger("controller")
 
-NICENESS = 5  # of the thread that improves plans: that of trainers, which would otherwise have this time
+NICENESS = 5  # niceness of the thread that improves plans: that of trainers, from which it takes processor time
 
 _Questions = queue.SimpleQueue[Question | None]
 
@@ -113,7 +113,7 @@ class BackgroundPlanner:
         else:
             self._questions.put(question)
 
-    def hurry(self) -> None:
+    def cancel_improvements(self) -> None:
         """Cancel improvements. A cancelled improvement also calls `tell`, so the loop never waits for its answer."""
         self._cancellation.end()
 
@@ -125,7 +125,7 @@ class BackgroundPlanner:
 
     def close(self) -> None:
         """Wait for the plan under way, if any: a thread cannot be ended in the middle of native code."""
-        self.hurry()
+        self.cancel_improvements()
         for questions in (self._questions, self._renewals):
             questions.put(None)
         for thread in self._threads:

@@ -8,7 +8,7 @@ from indb_tensile.controller.fork_client import ForkServer
 
 log = logging.getLogger("controller")
 
-LOOK_S = 1.0  # between two looks for files
+LOOK_S = 1.0  # time between two looks for files
 
 
 class BaselineProcess(CompanionProcess):

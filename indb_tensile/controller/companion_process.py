@@ -1,4 +1,4 @@
-"""Runs one process beside a controller again and again: what the learner, the steward and the baselines share."""
+"""Runs one process beside a controller repeatedly: the common part of learner, steward and baseline process."""
 
 from abc import ABC, abstractmethod
 
@@ -9,7 +9,7 @@ from indb_tensile.job import WorkerId
 class CompanionProcess(ABC):
     """Runs one process at a time while there is a worker. Times are monotonic seconds, given by the caller.
 
-    A subclass says when a process is started, and what follows from its end.
+    A subclass decides when a process is started, and what to do after its end.
     """
 
     def __init__(self, *, forks: ForkServer, module: str) -> None:

@@ -91,8 +91,8 @@ log = logging.getLogger("controller")
 
 Mail = BeatAnswered | LeaseOver | Outdated | Notification | BudgetChange | Answered | Stop
 
-_DEVICE_S = 1.0  # between two readings of the device's use
-_LAST_WRITES_S = 10.0  # for the last catalog writes of a controller that stops while the database is away
+_DEVICE_S = 1.0  # time between two readings of the device's use
+_LAST_WRITES_S = 10.0  # time for the last catalog writes of a controller that stops while the database is away
 
 
 class Controller:
@@ -226,7 +226,7 @@ class Controller:
             event = self._events.popleft()
             self._pool, orders = decide(self._pool, event, self._planner)
             if self._pool.asked and self._pool.due not in (None, PlanReason.DRIFT):
-                self._planner.hurry()
+                self._planner.cancel_improvements()
             if self._pool.due is None and not self._pool.asked and (planning_ns := self._planner.forget()):
                 self._planning_ns = planning_ns
             self._claims = {m.job.job: m.job.claim for m in self._pool.members if not isinstance(m.outcome, Lost)}
@@ -241,7 +241,7 @@ class Controller:
             case ProcessEnded(trainer=trainer):
                 # The epoch ends before the rest of the group is killed: none of these may change the ledger any more.
                 self._memory.revoke(trainer)
-                self._trainers.bury(trainer)
+                self._trainers.reap(trainer)
             case TrainerGone(trainer=trainer, code=code, ending=ending):
                 log.info("trainer %s ended with code %s (%s)", trainer, code, ending)
                 memory = {"peak_bytes": report.peak_bytes, "memory_bytes": report.memory_bytes}
@@ -281,7 +281,7 @@ class Controller:
                 log.info("the budget is %s bytes now", budget_bytes)
                 self.fold(BudgetChange(budget_bytes=budget_bytes))
             case Notification(kind=notify.CANCEL | notify.PAUSE | notify.PRIORITY):
-                heartbeat.nudge()
+                heartbeat.beat_now()
             case Notification(kind=notify.QUEUED):
                 self.fold(QueueChange())
             case BeatAnswered():
@@ -445,7 +445,7 @@ class Controller:
         self._trainers.send(trainer, Assign(job=job, slot=slot, epoch=epoch, budget_bytes=self._pool.budget_bytes))
 
     def _stop_clock(self, trainer: TrainerId) -> None:
-        """Let no max_runtime run out while the trainer is parked."""
+        """Stop counting the job's max_runtime while the trainer is parked."""
         at_s = self._max_runtime_at_s.pop(trainer, None)
         if at_s is not None:
             self._runtime_left_s[trainer] = at_s - self._clock_s()

@@ -5,7 +5,7 @@ Beside the memory of its job, every trainer needs its footprint: a CUDA context,
 other programs and the driver. The rest varies, and while other programs use more the jobs' budget shrinks. If the
 controller has made all regions, it also releases those beyond the budget, and creates them again when the other
 programs use less. Until they are released, new jobs wait if the memory outside the regions is too small for another
-trainer. No running job ends for this.
+trainer. No running job is ended for this purpose.
 
 A program can only allocate memory that is free. So the footprints' memory stays free for other programs too: as they
 use it, regions are released until the same amount is free again. The same happens if trainers turn out to need more

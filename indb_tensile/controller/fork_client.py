@@ -27,7 +27,7 @@ import msgspec
 log = logging.getLogger(__name__)
 
 REQUEST_BYTES = 1 << 16  # a request is one datagram
-DESCRIPTORS = 8  # at most, that come with one request
+DESCRIPTORS = 8  # the most descriptors that come with one request
 ANSWER = struct.Struct("=qi")  # the number of the copy and its process id, or 0 if it could not be forked
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 # GOMP_SPINCOUNT: iterations for which a thread of libgomp spins before it sleeps while it waits for its team. With

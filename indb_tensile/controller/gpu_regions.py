@@ -27,7 +27,7 @@ log = logging.getLogger("controller")
 
 
 _TRIED_REGIONS = 2
-_TIMEOUT_S = 60  # for a process that creates a CUDA context
+_TIMEOUT_S = 60  # time limit for a process that creates a CUDA context
 _SMALLER_BY_PART = 16  # if the device does not give the capacity, it is tried with 1/16 less each time
 
 

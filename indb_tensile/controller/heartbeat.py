@@ -68,7 +68,7 @@ class Heartbeat:
         self._worker: WorkerId | None = None
         self._renewed_s = 0.0
         self._changed = threading.Condition()
-        self._nudged = False
+        self._beat_asked = False
         self._missed = False
         self._closed = False
         self._threads = (
@@ -84,10 +84,10 @@ class Heartbeat:
             self._worker, self._renewed_s = worker, registered_s
             self._changed.notify_all()
 
-    def nudge(self) -> None:
-        """Send a heartbeat at once, because a job was cancelled."""
+    def beat_now(self) -> None:
+        """Send a heartbeat at once. A job was cancelled, and the answer names it."""
         with self._changed:
-            self._nudged = True
+            self._beat_asked = True
             self._changed.notify_all()
 
     def close(self) -> None:
@@ -104,8 +104,8 @@ class Heartbeat:
             if worker is not None:
                 self._beat(worker)
             with self._changed:
-                self._changed.wait_for(lambda: self._nudged or self._closed, timeout=self._beat_s)
-                self._nudged = False
+                self._changed.wait_for(lambda: self._beat_asked or self._closed, timeout=self._beat_s)
+                self._beat_asked = False
 
     def _beat(self, worker: WorkerId) -> None:
         claims, sent_s = self._claims(), time.monotonic()

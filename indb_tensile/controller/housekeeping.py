@@ -22,11 +22,11 @@ from indb_tensile.errors import TensileError
 log = logging.getLogger("controller")
 
 PERIOD_S = 60.0
-_DEPENDENT_STATEMENTS = 20  # in one round, each for up to 1200 jobs
-_SNAPSHOT_STATEMENTS = 50  # in one round; the next round continues
-_SAMPLES = 5000  # in one round; a controller adds 30 of them in a minute
-ROWS = 1000  # of one step: they take the database some tens of milliseconds
-LOGS = ("controller.log", "postgres.log")  # of `tensile up`, in the state directory
+_DEPENDENT_STATEMENTS = 20  # statements in one round; each settles up to 1,200 jobs
+_SNAPSHOT_STATEMENTS = 50  # statements in one round; the next round continues
+_SAMPLES = 5000  # samples that one round thins; a controller adds 30 in a minute
+ROWS = 1000  # rows of one step, which take the database some tens of milliseconds
+LOGS = ("controller.log", "postgres.log")  # log files of `tensile up`, in the state directory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +76,7 @@ class Housekeeping:
                 log.info("housekeeping, %s: %s", step.name, outcome)
 
 
-class CatalogChores:
+class CatalogSteps:
     """Makes steps that work on the catalog. Their session is opened when it is first needed."""
 
     def __init__(self, dsn: str) -> None:
@@ -104,7 +104,7 @@ class CatalogChores:
 
 
 def steps(
-    chores: CatalogChores,
+    chores: CatalogSteps,
     *,
     state_directory: Path,
     host: str,

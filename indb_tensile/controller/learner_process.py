@@ -7,7 +7,7 @@ from indb_tensile.controller.fork_client import ForkServer
 
 log = logging.getLogger("controller")
 
-AGAIN_S = 600.0  # between the end of one learner and the start of the next, which uses new measurements of jobs
+AGAIN_S = 600.0  # pause between the end of one learner and the start of the next, which uses new measurements of jobs
 
 
 class LearnerProcess(CompanionProcess):

@@ -12,7 +12,7 @@ class HeartbeatControl(Protocol):
         """Renew the lease of this worker from now on."""
         ...
 
-    def nudge(self) -> None:
+    def beat_now(self) -> None:
         """Send a heartbeat at once."""
         ...
 

@@ -21,7 +21,7 @@ from tempfile import TemporaryFile
 log = logging.getLogger("controller")
 
 PROGRAM = "nvidia-cuda-mps-control"
-ANSWER_TIMEOUT_S = 5.0  # for one answer: the daemon waits until a running kernel ends
+ANSWER_TIMEOUT_S = 5.0  # time limit for one answer: the daemon waits until a running kernel ends
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -136,7 +136,7 @@ class Records(Protocol):
 
 
 class CatalogRecords:
-    """Implements Pulse and Records on one connection to PostgreSQL. Not shared between threads.
+    """Implements HeartbeatRecords and Records on one connection to PostgreSQL. Not shared between threads.
 
     Raises DatabaseError at once if there is no server, or if the catalog has another version than this program.
     """

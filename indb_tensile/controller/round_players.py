@@ -26,7 +26,7 @@ class EndingPassages(Passages, Protocol):
 
 
 class RoundPlayers:
-    """The seats of the present round, and the threads that play parts of it. One thread calls the methods."""
+    """The members of the present round, and the threads that play the parts of ended ones."""
 
     def __init__(self, passages: EndingPassages) -> None:
         self._passages = passages

@@ -27,7 +27,7 @@ class StewardProcess(CompanionProcess):
         self._backoff = Backoff(first_s=_FIRST_PAUSE_S, longest_s=_LONGEST_PAUSE_S)
 
     def call(self) -> None:
-        """Say that there are searches to attend to."""
+        """Request a steward, because there are searches."""
         self._called.set()
 
     def _is_due(self, now_s: float) -> bool:

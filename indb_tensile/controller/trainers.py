@@ -50,7 +50,7 @@ class MessageReceived:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessEnded:
-    """A trainer's process has ended. The receiver revokes its device memory, and then calls `bury`."""
+    """A trainer's process has ended. The receiver revokes its device memory, and then calls `reap`."""
 
     trainer: TrainerId
 
@@ -217,7 +217,7 @@ class Trainers:
         self._kill_overdue()
         return reports
 
-    def bury(self, trainer: TrainerId) -> None:
+    def reap(self, trainer: TrainerId) -> None:
         """Kill the rest of an ended trainer's group and reap it. `poll` reports when no process of it is left."""
         process = self._trainers[trainer]
         self._signal(process, signal.SIGKILL)
@@ -248,7 +248,7 @@ class Trainers:
         self.kill_all()
         for trainer, process in tuple(self._trainers.items()):
             if process.code is None:
-                self.bury(trainer)
+                self.reap(trainer)
         end_s = time.monotonic() + self._grace_s
         while self._trainers and time.monotonic() < end_s:
             self.poll(max(0.0, end_s - time.monotonic()))
@@ -304,7 +304,7 @@ class Trainers:
         except InvariantError as error:
             log.error("trainer %s is killed: %s", trainer, error.message)  # noqa: TRY400 - no traceback needed
             process.frames.closed = True
-            process.ending = ExitCause.BABBLED
+            process.ending = ExitCause.INVALID_MESSAGE
         if ended and not process.ended:
             process.ended = True
             reports.append(ProcessEnded(trainer=trainer))

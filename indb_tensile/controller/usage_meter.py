@@ -15,7 +15,7 @@ from indb_tensile.job import JobId
 
 
 class UsageMeter:
-    """Adds up what jobs use until it was stored."""
+    """Adds up the use of each job until the sums are stored."""
 
     def __init__(self) -> None:
         self._measured_at_s: float | None = None
@@ -42,7 +42,7 @@ class UsageMeter:
 
     @property
     def pending(self) -> tuple[JobUsage, ...]:
-        """What is not stored yet, in the order of the jobs."""
+        """The use that is not stored yet, in the order of the jobs."""
         return tuple(self._pending[job] for job in sorted(self._pending))
 
     def clear(self) -> None:

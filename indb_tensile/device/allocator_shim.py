@@ -20,7 +20,7 @@ from indb_tensile.errors import DeviceError
 log = logging.getLogger("executor")
 
 LIBRARY: Final = Path(_native.__file__).with_name("_shim.so")
-_PRIVATE_BYTES = 1 << 36  # of address space; memory is allocated only as it is used
+_PRIVATE_BYTES = 1 << 36  # address space of a private arena; memory is allocated only as it is used
 
 
 def preload_environment(environment: Mapping[str, str]) -> dict[str, str]:

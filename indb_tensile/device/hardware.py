@@ -181,7 +181,7 @@ def address_fault(settings: Settings, limit_bytes: int | None = None) -> str | N
     )
 
 
-_SWAPPED_SHARE = 2  # of what the disk has free
+_SWAPPED_SHARE = 2  # swap files may use 1/2 of the free disk space
 
 
 def share_of_machine(
@@ -250,8 +250,9 @@ def within_machine(settings: Settings, measure: Callable[[], Memory] = memory) -
 
 
 _TRAINER_BYTES = GIB  # a trainer's own memory: Python, torch and the data read
-_LEAST_SHARE = 8  # of all memory
-_POOL_SHARE = 2  # of the memory free beside the trainers; the other half is for the database and its tables
+_LEAST_SHARE = 8  # the pinned pool may use at least 1/8 of all memory
+# The pinned pool may use 1/2 of the memory that is free beside the trainers; the rest is for the database.
+_POOL_SHARE = 2
 
 
 def with_pinned_pool(

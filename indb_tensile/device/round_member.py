@@ -4,8 +4,8 @@ Jobs in a round wait for each other in the device's shared ledger (native/device
 iterate must not make the others wait: it may be validating, saving a checkpoint, leaving the round, or dead. Its
 gates cannot just be opened, because a gate that another gate implies is left out: a third job may wait only for this
 one, and this one for the second. So its part is *played*: `PartPlayer` passes the gates in order and reports
-progress, and holds nothing. A trainer plays its own part whenever it has been between two iterations for a beat; the
-controller plays the parts of trainers that have ended.
+progress, and holds nothing. A trainer plays its own part whenever it has been between two iterations for `BEAT_S`;
+the controller plays the parts of trainers that have ended.
 
 On a GPU too the host passes the gates, between two segments. The host is ahead of the GPU there, so a member waits
 for the GPU before it gives places back, and before it waits for others.
@@ -22,12 +22,12 @@ from indb_tensile import _native
 from indb_tensile.job import Slot
 from indb_tensile.scheduler.phases.round_part import RoundPart
 
-BEAT_S = 0.05  # between two iterations, after which a member plays its part
-# of a wait, so that signals are handled and the round's end is noticed
+BEAT_S = 0.05  # time between two iterations after which a member plays its part
+# A wait is divided into slices, so that signals are handled and the round's end is noticed.
 _SLICE_NS = 100_000_000
-_PAUSE_S = 0.002  # after each played iteration: members that all play do not compete for the processor
-_SPINS = 2000  # before a wait sleeps, some microseconds; only where there are more cores than members
-_LAST = 1 << 43  # no round comes to as many boundaries
+_PAUSE_S = 0.002  # pause after each played iteration, so that members that all play do not compete for the processor
+_SPINS = 2000  # polls before a wait sleeps, some microseconds; only where there are more cores than members
+_LAST = 1 << 43  # a boundary that no round reaches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +130,7 @@ class RoundMember:
     """The job's side of a round, for the thread that runs its iterations. `alive` is called while it waits.
 
     `enter`, `pass_boundary` for each segment and the end, and `rest` make one iteration. Outside of iterations a
-    thread plays the job's part after a beat. After `leave` it does so until the round is over, or until `close`.
+    thread plays the job's part after `beat_s`. After `leave` it does so until the round is over, or until `close`.
     """
 
     def __init__(
@@ -252,7 +252,7 @@ class RoundMember:
             self._thread.join()
 
     def _play_if_idle(self) -> None:
-        """Play the part whenever the job has rested for a beat, until the round is over."""
+        """Play the part whenever the job has been between two iterations for `beat_s`, until the round is over."""
         while self._may_play():
             reached = self._player.play(
                 self._iteration * self.seat.part.operators, lambda: self._running or self._closed

@@ -33,7 +33,8 @@ from indb_tensile.request.estimator_rules import is_estimator
 FORMAT = 1  # version of the stored form; a reader refuses any other version
 _LARGEST_BATCH_ROWS = 4096  # rows per forward pass of a prediction: bounds the memory of the activations
 
-_LARGEST_BATCH_TOKENS = 1 << 14  # of a registered network: of width 768, a layer's activations then take 200 MB
+# Tokens of a pass of a registered network: of width 768, the activations of a layer then take 200 MB.
+_LARGEST_BATCH_TOKENS = 1 << 14
 
 
 class SaveableCheckpoint(Protocol):

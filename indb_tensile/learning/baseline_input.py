@@ -12,7 +12,7 @@ import numpy.typing as npt
 from indb_tensile.learning.preprocessor import Preprocessor
 
 MOST_ROWS = 2_000
-MOST_NUMBERS = 1 << 14  # of an encoded row: longer baselines are not stored
+MOST_NUMBERS = 1 << 14  # longest baseline that is stored, as numbers of an encoded row
 
 
 def baseline_input(x: Any, preprocessor: Preprocessor) -> tuple[float, ...] | None:

@@ -1,7 +1,7 @@
 """Gathers the rows of the next batch on a second thread while the device works on the current batch.
 
-A small batch of an array in memory is gathered on the training thread: that takes some microseconds, and to pass it
-to another thread and back fifty.
+A small batch of an array in memory is gathered on the training thread, which takes some microseconds. Passing it to
+another thread and back takes fifty.
 
 Batches come in the requested order, with the bits of the parts' rows. The second thread is at most one batch ahead
 and writes to the other of two sets of buffers. It copies with numpy on its own thread only, so it affects neither the
@@ -24,7 +24,7 @@ from torch import Tensor
 
 from indb_tensile.learning.block_cache import ArrayRows, RowSource
 
-FEW_BYTES = 64 * 1024  # of a batch: numpy gathers so many in about twenty microseconds
+FEW_BYTES = 64 * 1024  # size of a batch that numpy gathers in about twenty microseconds
 ALIGNMENT_BYTES = 64  # the alignment of torch's own host tensors; kernels select a code path by alignment
 
 Arrays = tuple[np.ndarray[Any, Any], ...]

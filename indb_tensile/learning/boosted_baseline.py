@@ -1,6 +1,6 @@
 """The baseline of a training: gradient boosting on the same parts of the same rows, judged by the same metrics.
 
-A table is often predicted better by boosted trees than by a network, and who trains a network should see that. The
+Boosted trees often predict a table better than a network does. Users who train a network should see that. The
 baseline is what the architecture `boosting` trains with its defaults. Its time is bounded by the numbers of its rows:
 at most 50,000 rows train, evenly spaced ones of the training part, and fewer if they are wide or have many classes.
 Only its metrics are kept.
@@ -29,9 +29,9 @@ from indb_tensile.learning.preprocessor import Preprocessor
 from indb_tensile.learning.weighted_losses import pack
 
 MOST_ROWS = 50_000
-MOST_NUMBERS = 5_000_000  # of the training rows, times the trees of an iteration: about a minute of one core
-MOST_TREES = 20  # of an iteration: one for each class, value or label
-_FEWEST_ROWS = 1_000  # of a sample: fewer would say little about the rows
+MOST_NUMBERS = 5_000_000  # numbers of all training rows, times the trees of an iteration: about a minute of one core
+MOST_TREES = 20  # trees of an iteration: one for each class, value or label
+_FEWEST_ROWS = 1_000  # rows of the smallest sample: fewer would say little about the table
 _PARTS = ("train", "valid", "test")
 
 
@@ -110,7 +110,7 @@ def why_no_baseline(prepared: Prepared) -> str:
 
 
 def rows_digest(rows: bytes) -> str:
-    """Return what tells equal stored rows, which have equal baselines."""
+    """Return a digest by which equal rows are recognised, since equal rows have equal baselines."""
     return hashlib.sha256(rows).hexdigest()
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-BINS = 15  # as in Guo et al.
+BINS = 15  # the number of bins of Guo et al.
 _BLOCK_NUMBERS = 1 << 20  # probabilities that are processed at a time
 
 

@@ -21,10 +21,10 @@ from indb_tensile.learning.roc_curve import roc_curve
 from indb_tensile.learning.single_label import LabelRows, all_label_rows, label_rows
 from indb_tensile.request.figure_rules import STORED_BINS
 
-MOST_STORED_BYTES = 400_000  # of one figure; the catalog refuses 524,288
+MOST_STORED_BYTES = 400_000  # largest size of one stored figure; the catalog refuses 524,288
 MOST_CURVES = 30  # labels whose curves are stored: 200 points of each are 400 kB
 MOST_CURVE_NUMBERS = 200_000_000  # rows times classes, for the curves of all classes: about a minute
-MOST_PAIRS = 200_000  # of an answer
+MOST_PAIRS = 200_000  # most pairs of labels in one answer
 _CURVE_NUMBERS = 1 << 23  # rows times classes that stored curves are made from, so that they take a second or two
 
 Array = npt.NDArray[Any]

@@ -1,6 +1,6 @@
 """Texts, or sets of labels, as numbers: each number is the position of a text in a list of different texts.
 
-The numbers can be stored in a file, and only the list is in memory (columnstore.py).
+So the numbers can be in a file while only the list is in memory (columnstore.py).
 """
 
 import sys
@@ -13,7 +13,7 @@ import numpy.typing as npt
 Codes = npt.NDArray[np.int32]
 Text = str | tuple[str, ...]  # or a set of labels
 
-_ENTRY_BYTES = 100  # of the dictionary and the list, for each text
+_ENTRY_BYTES = 100  # memory of a text in the dictionary and in the list, besides its characters
 
 
 class TextCodes:

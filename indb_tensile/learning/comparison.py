@@ -14,9 +14,9 @@ from indb_tensile.learning.targets import TargetEncoding
 def why_incomparable(old: Preprocessor, new: Preprocessor, columns: Container[str]) -> str:
     """Return why the metrics of two versions cannot be compared, or an empty text if they can.
 
-    The old version is evaluated on rows that have `columns`. The answer is a clause without a full stop, in which
-    "that version" is the old one. The answer contains no class, since classes are values of the training data and the
-    answer may be read by other roles than the model's owner.
+    The old version is evaluated on rows that have `columns`. The answer is a clause without a full stop, which calls
+    the old version "that version". The answer contains no class, since classes are values of the training data and
+    the answer may be read by other roles than the model's owner.
     """
     if reason := _target_difference(old.target, new.target):
         return reason

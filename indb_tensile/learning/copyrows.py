@@ -19,7 +19,7 @@ from indb_tensile.errors import InvariantError
 from indb_tensile.learning.columns import Mask
 
 _LENGTH = struct.Struct(">i")
-_SHORTEST_RUN_ROWS = 64  # for fewer rows a strided view costs more than the loop
+_SHORTEST_RUN_ROWS = 64  # below this number of rows, a strided view costs more than the loop
 _LONGEST_SCAN_ROWS = 4096  # scanned by the loop before the decoder looks for a run again
 _CHECKED_BYTES = 256 * 1024  # the layout of a run is checked in blocks that fit into the cache
 _GATHER_BYTES = 16  # up to this size an index per byte is cheaper than a slice per value

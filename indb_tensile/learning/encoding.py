@@ -1,8 +1,8 @@
 """Encodes the rows of each part of a split as tensors, block by block in the table's order.
 
 A block is encoded in float64, rounded once to float32, and written directly to the final arrays. With `consume` the
-pages of the columns are returned to the system as soon as the tensors made from them are written (pages.py), so the
-columns and the tensors are never both in memory in full.
+pages of the columns are returned to the system as soon as the tensors made from them are written (page_release.py),
+so the columns and the tensors are never both in memory in full.
 """
 
 import math

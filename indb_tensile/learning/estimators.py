@@ -32,9 +32,9 @@ from indb_tensile.sizes import size
 
 Array = npt.NDArray[Any]
 
-_MOST_CATEGORIES = 255  # of a column that HistGradientBoosting splits by sets of categories
-_ITERATIONS = 100  # without validation rows: the default of HistGradientBoosting
-_STOPPED_ITERATIONS = 500  # at most, if the validation loss decides
+_MOST_CATEGORIES = 255  # most categories of a column that HistGradientBoosting splits by sets of categories
+_ITERATIONS = 100  # iterations without validation rows: the default of HistGradientBoosting
+_STOPPED_ITERATIONS = 500  # most iterations if the validation loss decides
 _FIT_BYTES = {"boosting": 8 + 1, "linear": 8}  # of each encoded number: scikit-learn's copy, and its bins
 
 
@@ -194,6 +194,6 @@ def _controller() -> ThreadpoolController:
 
 @contextmanager
 def _threads(count: int) -> Iterator[None]:
-    """Limit the threads of the libraries that scikit-learn uses. Their idle threads spin."""
+    """Limit the threads of the libraries that scikit-learn uses, because their idle threads use processor time."""
     with cast(Any, _controller()).limit(limits=count):
         yield

@@ -17,7 +17,7 @@ Array = npt.NDArray[Any]
 
 QUANTILES = 3  # the ends of the interval, and the median between them
 _MEDIAN = 1
-_FEWEST_OUTCOMES = 20  # with fewer, intervals stay as the network says
+_FEWEST_OUTCOMES = 20  # with fewer outcomes, the intervals stay as the network gives them
 _WIDEST = 10.0
 STEP_METRICS = ("mase", "mae", "rmse", "smape")
 
@@ -26,7 +26,7 @@ STEP_METRICS = ("mase", "mae", "rmse", "smape")
 class ForecastValues:
     """The values that a forecast has: steps for each target, and the share of values that the interval holds.
 
-    `width` is the factor by which intervals are wider than the network says (`interval_width`).
+    `width` is the factor by which the network's intervals are widened (`interval_width`).
     """
 
     horizon: int

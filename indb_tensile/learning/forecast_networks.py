@@ -23,8 +23,10 @@ from indb_tensile.errors import RequestError
 from indb_tensile.learning.forecast_encoding import QUANTILES
 from indb_tensile.learning.layers import ACTIVATION_MODULES, Shape
 
-_SHARPNESS = 5.0  # of the weights of the base forecast: learning rates are those of networks
-_STATIC_WIDTH = 8  # of the embedding of a static text
+# Multiplies the weights of the base forecast before the softmax: a learning rate that suits the layers of a network
+# would change these few weights too slowly.
+_SHARPNESS = 5.0
+_STATIC_WIDTH = 8  # numbers that embed a static text
 
 
 @dataclass(frozen=True, kw_only=True)

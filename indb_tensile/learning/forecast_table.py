@@ -1,9 +1,9 @@
 """Turns the rows of a training that forecasts into a table of windows, which is then trained on like any other table.
 
-Steps are divided by time: the last ones test, the ones before them validate, the rest trains. A window trains if all
-steps that it forecasts do. A window validates, or tests, if all steps that it forecasts do: its origins roll from
-step to step. Its history may reach into the part before. Seasons, scales and errors of naive forecasts come from
-training steps and from histories.
+Steps are divided by time: the last ones test, the ones before them validate, the rest trains. A window belongs to the
+part of the steps that it forecasts, if all of them are in one part. Each step may be an origin (rolling origins). The
+history of a window may reach into an earlier part. Seasons, scales and errors of naive forecasts come from training
+steps and from histories.
 """
 
 from collections.abc import Mapping
@@ -28,13 +28,14 @@ from indb_tensile.request.forecast_rules import FORECAST, check_forecast, check_
 from indb_tensile.request.parameter_rules import fill_defaults
 
 PART = "part"  # the column that says which part a window is in
-_MOST_NUMBERS = 40_000_000  # of all training windows: 160 MB. Of more windows, evenly spaced ones train
+# Numbers of all training windows: 160 MB. If there are more windows, evenly spaced ones train.
+_MOST_NUMBERS = 40_000_000
 _MOST_TESTED = 20_000  # windows that validate, and that test
 _MOST_BASELINES = 2_000  # windows that baselines forecast
-_SEASON_SERIES = 20  # in which a season is looked for: the longest ones
-_LONGEST_WINDOW = 512  # that is chosen without being asked for
+_SEASON_SERIES = 20  # number of series, the longest ones, in which a season is looked for
+_LONGEST_WINDOW = 512  # longest window that is chosen if the request gives none
 _SHORTEST_WINDOW = 8
-_VALID_WINDOWS = 8  # of a series, at least, where it is long enough: fewer tell little about when to stop
+_VALID_WINDOWS = 8  # validation windows of a series that is long enough: fewer tell little about when to stop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -1,4 +1,4 @@
-"""The last hidden representation of rows: what the last layer of a network makes its outputs from."""
+"""The last hidden representation of rows: the input of the last layer of a network."""
 
 from threading import Lock
 from typing import Any
@@ -13,8 +13,8 @@ from indb_tensile.learning.ensemble import Ensemble
 
 Float32 = npt.NDArray[np.float32]
 
-MOST_NUMBERS = 16_000  # of an embedding: PostgreSQL and pgvector store no wider vectors of single precision
-MOST_ROWS = 1024  # of one pass
+MOST_NUMBERS = 16_000  # longest embedding: PostgreSQL and pgvector store no wider vectors of single precision
+MOST_ROWS = 1024  # rows of one pass
 
 
 class HiddenRows:

@@ -34,9 +34,9 @@ class TrainingSettings:
     of the weights is validated and published. A step processes its batch in parts of at most `micro_batch_size` rows;
     None means the whole batch at once. `precision` applies to matrix products and convolutions
     (executor/run/precision.py); parameters, gradients and optimizer state are always float32. `class_weight` and
-    `weight` are read by row_weights.py, the loss and its options by losses.py; without a loss it is the task's.
-    `ensemble` is the number of networks that predict together (ensemble.py). `baseline` says whether the version gets
-    a baseline (boosted_baseline.py).
+    `weight` are read by row_weights.py, the loss and its options by weighted_losses.py; without a loss it is the
+    task's. `ensemble` is the number of networks that predict together (ensemble.py). `baseline` says whether the
+    version gets a baseline (boosted_baseline.py).
     """
 
     epochs: int

@@ -1,4 +1,4 @@
-"""Decides what of a table a training learns from: the features, and the rows with a target and readable images."""
+"""Chooses the features and the rows of a training. The rows have a target, and their images can be read."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-_MANY_ROWS = 16  # for fewer, two operations take longer than one
+_MANY_ROWS = 16  # for fewer rows, two operations take longer than one
 
 
 def pooling(layer: nn.MaxPool2d) -> Callable[[Tensor], Tensor]:

@@ -29,20 +29,21 @@ _MIB = 1024 * 1024
 # Per row: the hash, the position among the rows with a target, the position in the part, and temporary memory.
 _ROW_BYTES = 8 + 8 + 8 + 8
 _TARGET_BYTES = 8
-_LABELS = 32  # of a target that is a set of labels: statistics count different sets, not labels
+_LABELS = 32  # assumed number of labels of a target of label sets, because statistics count different sets
 # Upper bound of the memory for blocks that are decoded or encoded and of memory that the C library does not return.
 _WORK_BYTES = 64 * _MIB
 # Most numbers that a timestamp is encoded as: epoch, sine and cosine of month, weekday and hour, and an indicator.
 _TIME_NUMBERS = 8
 # Temporary memory while an encoder is fitted. Encoders are fitted one column at a time.
-_FIT_BYTES = 40  # per number of the block whose mean is being computed: the float64 value and intermediate results
+# Memory of a number of the block whose mean is being computed: the float64 value and intermediate results.
+_FIT_BYTES = 40
 # Per row of a file: hashes, draws, positions among the rows with a target and in the parts, and their copies.
 _FILE_ROW_BYTES = 80
-_SCRATCH_BYTES = 8  # of a number in the copy of a column that a fit orders
+_SCRATCH_BYTES = 8  # memory of a number in the copy of a column that a fit sorts
 _UNKNOWN_SIDE = 64  # pixels of an image whose size is not requested, before it is read
 _TEXT_BYTES = 57  # size of a str object without its characters
-_CODE_BYTES = 100  # of each different text of a column in a file (coded_texts.py)
-_SHARED_TEXTS = 65_536  # up to this number of different texts, equal texts share one object (copybinary.py)
+_CODE_BYTES = 100  # memory of each different text of a column in a file (coded_texts.py)
+_SHARED_TEXTS = 65_536  # up to this number of different texts, equal texts share one object (copyrows.py)
 _OBJECTS = (ColumnKind.TEXT, ColumnKind.LABELS, ColumnKind.DOCUMENT)  # values are Python objects
 _ARRAY_HEADER_BYTES = 24  # header of a stored array of one dimension
 _POINTER_BYTES = 18  # size in the statistics of a value that is stored out of line (TOAST)

@@ -1,4 +1,4 @@
-"""Forecasts that need no training, beside which every forecast is judged: naive, seasonal naive, and smoothing.
+"""Forecasts that need no training, as baselines of every forecasting model: naive, seasonal naive, and smoothing.
 
 Exponential smoothing is the additive model with a damped trend: the innovations form of Hyndman, Koehler, Ord and
 Snyder, "Forecasting with Exponential Smoothing" (2008), chapter 2. Its parameters are the best of a fixed grid by the
@@ -13,8 +13,8 @@ from indb_tensile.learning.series_grid import Matrix, SeriesGrid
 from indb_tensile.learning.windows import Origins
 
 BASELINES = ("naive", "seasonal_naive", "exponential_smoothing")
-_MOST_STEPS = 3_000  # of a series that is smoothed: the last ones
-_FEWEST_STEPS = 4  # before the first origin
+_MOST_STEPS = 3_000  # steps of a series that are smoothed: the last ones
+_FEWEST_STEPS = 4  # steps that must precede the first origin
 # alpha, beta, gamma and the damping phi. A beta or a gamma of 0 keeps the first trend or season.
 _GRID = np.array(
     list(product((0.05, 0.2, 0.4, 0.6, 0.8, 0.95), (0.0, 0.02, 0.1, 0.3), (0.0, 0.1, 0.3), (0.8, 0.95, 0.99)))

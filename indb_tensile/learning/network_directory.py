@@ -36,7 +36,7 @@ _WEIGHTS, _INDEX, _CONFIG, _TOKENIZER = (
     "config.json",
     "tokenizer.json",
 )
-# Pickled weights run code when they are read, and files of code need no explanation.
+# Files that are refused: code, and pickled weights, which run code when they are read.
 _REFUSED_ENDINGS = (
     ".bin",
     ".pt",
@@ -57,7 +57,8 @@ _MOST_FILES = 1000
 _MOST_SHARDS = 200
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,200}\.safetensors")
 _TYPES = (torch.float32, torch.float16, torch.bfloat16)
-_OLD_NAMES = ((".gamma", ".weight"), (".beta", ".bias"))  # of LayerNorm in files of 2018
+# Names of LayerNorm's weights in files of 2018, and their present names.
+_OLD_NAMES = ((".gamma", ".weight"), (".beta", ".bias"))
 _MOST_NAMED = 3
 _COPY = "Copy the files themselves into a directory of their own: config.json, tokenizer.json, model.safetensors."
 

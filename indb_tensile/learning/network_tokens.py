@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # as in tokens.py
 
 _BLOCK_ROWS = 4096
-_CHARACTERS = 64  # of a token at most, on average: the rest of a text cannot be among its first tokens
+# Most characters of a token on average: the text after so many per token cannot be among its first tokens.
+_CHARACTERS = 64
 
 
 class NetworkTokenizer:

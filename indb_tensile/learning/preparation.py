@@ -107,10 +107,10 @@ def prepare(
 ) -> Prepared:
     """Check the request, read the table in one transaction, and build the network and its data.
 
-    `connection` is the reader's, as for `relation.read`. If `owner_oid` is given, that role must be able to read the
-    columns. If `snapshot` is given, that table is read instead of the relation; its rows belong to the job, so no
-    role is checked. `tell` is called with the estimate of the rows' memory before they are read, and again when the
-    first arrays have given their shapes. If the estimate exceeds the memory of `memory`, the rows go to
+    `connection` is the reader's, as for `relation_reader.read`. If `owner_oid` is given, that role must be able to
+    read the columns. If `snapshot` is given, that table is read instead of the relation; its rows belong to the job,
+    so no role is checked. `tell` is called with the estimate of the rows' memory before they are read, and again when
+    the first arrays have given their shapes. If the estimate exceeds the memory of `memory`, the rows go to
     `limits.overflow`; if it exceeds the disk's space too, they are not read. With `start` the network begins with the
     weights of that version.
 

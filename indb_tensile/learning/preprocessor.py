@@ -70,7 +70,8 @@ _FLOAT32_MAX = float(np.finfo(np.float32).max)
 class EncodedPart(NamedTuple):
     """The numbers of an encoded row that are made from one column: those from `begin` to `end`, before the reshaping.
 
-    `averaged` tells that the mean of several such numbers is one too. It is not for a category.
+    `averaged` says whether the mean of several such numbers has a meaning; the mean of the numbers of categories has
+    none.
     """
 
     feature: str
@@ -127,8 +128,8 @@ class Preprocessor:
     """Applies a recipe to rows. Thread-safe, since it is immutable.
 
     `text_facts` and `token_facts` describe the text columns of the training rows that `fit` saw. `of_training` has,
-    by column, the numbers by which the training rows themselves are encoded, where the encoder would tell them their
-    own targets. All are empty for a stored preprocessor.
+    by column, the numbers that encode the training rows themselves, if the encoder of the column would leak their
+    targets (text_encoders.py, `TargetMeans`). All are empty for a stored preprocessor.
     """
 
     def __init__(

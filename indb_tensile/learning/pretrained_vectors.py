@@ -16,7 +16,7 @@ from indb_tensile.learning.registered_network import RegisteredNetwork, draw_lor
 from indb_tensile.learning.token_networks import TextColumn
 from indb_tensile.request.pretrained_rules import lora_options, lora_targets
 
-_FAR = -1e9  # as in token_networks.py
+_FAR = -1e9  # added to the weight of padding in attention, as in token_networks.py
 _WRAPPED = ".base_layer."  # peft's name for a layer that LoRA changes
 
 

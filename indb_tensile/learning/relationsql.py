@@ -1,4 +1,4 @@
-"""Loads the named statements of relation.sql, and reads the statistics of a table."""
+"""Loads the named statements of relation_reader.sql, and reads the statistics of a table."""
 
 import re
 from pathlib import Path

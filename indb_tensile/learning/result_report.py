@@ -63,7 +63,7 @@ def _constant_answer(preprocessor: Preprocessor, train: Any, test: Any) -> dict[
 
 
 def _no_better(metric: str, value: float, constant: float, rows: int) -> bool:
-    """Return whether a metric is at the level of a constant answer.
+    """Return whether a metric is no better than that of a constant answer.
 
     A metric to maximise, except r2, counts as better if it exceeds the constant answer's by more than the binomial
     standard error. r2 must be better by more than `_SLIGHT`; a metric to minimise, by more than `_SLIGHT` of the

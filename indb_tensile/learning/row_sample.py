@@ -1,7 +1,8 @@
 """A sample of rows that arrive in parts, drawn with equal chances and bounded in memory.
 
 Vitter's algorithm R (1985, "Random Sampling with a Reservoir"): a row that arrives after the sample is full replaces
-a random row of it, with a chance that falls with the rows seen. Equal rows, parts and seed give the same sample.
+a random row of the sample, with a probability that falls with the number of rows seen. Equal rows, parts and seed
+give the same sample.
 """
 
 from collections.abc import Sequence
@@ -11,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 MOST_ROWS = 5_000
-MOST_NUMBERS = 1 << 24  # of the sampled inputs together: 64 MB
-FEWEST_ROWS = 100  # of wide inputs
+MOST_NUMBERS = 1 << 24  # numbers of all sampled inputs together: 64 MB
+FEWEST_ROWS = 100  # rows of a sample even if the inputs are wide
 
 
 class RowSample:

@@ -70,7 +70,7 @@ def _box_cox(positive: Values, power: float) -> Values:
     return logs if power == 0.0 else np.asarray(np.expm1(power * logs) / power)
 
 
-_LARGEST_POWER = 1e100  # its square does not overflow a double
+_LARGEST_POWER = 1e100  # largest result of a power: its square does not overflow a double
 
 
 def fit_scaling(function: str, blocks: Blocks, storage: RowStorage = MEMORY) -> Scaling:

@@ -19,8 +19,8 @@ _CANDIDATES: dict[tuple[int, str], tuple[int, ...]] = {
     (1, "quarter"): (4,),
 }
 _LEAST_CORRELATION = 0.3
-_LONGEST_SOUGHT = 400  # of series whose steps say nothing about their season
-_FEWEST_SEASONS = 3  # that the values must cover
+_LONGEST_SOUGHT = 400  # longest season that is looked for if the step suggests none
+_FEWEST_SEASONS = 3  # seasons that the values must cover
 
 Matrix = npt.NDArray[np.float64]
 

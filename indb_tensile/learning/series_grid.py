@@ -13,10 +13,10 @@ from indb_tensile.learning.columns import ColumnData, ColumnKind, Columns
 from indb_tensile.learning.time_steps import TimeSteps, detected_steps, given_steps
 
 Matrix = npt.NDArray[np.float64]
-_SPARSEST = 100  # steps for each row, beyond which a step is too short for the rows
-_FEW_STEPS = 100_000  # a grid of so many steps is never too long
+_SPARSEST = 100  # if a grid has more steps than this for each row, its step is too short for the rows
+_FEW_STEPS = 100_000  # a grid of at most so many steps is never too long
 _LARGEST = 1e30
-_FEWEST_TIMES = 3  # of a series whose distances tell the step
+_FEWEST_TIMES = 3  # times that a series must have to tell the step by their distances
 
 
 @dataclass(frozen=True, kw_only=True)

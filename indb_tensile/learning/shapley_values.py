@@ -22,8 +22,8 @@ import numpy.typing as npt
 from indb_tensile.learning.encoded_rows import EncodedRows
 
 EXACT_COLUMNS = 10
-MOST_PAIRS = 64  # of an order and its reverse
-MOST_PREDICTIONS = 4096  # for one row, unless one pair of orders takes more
+MOST_PAIRS = 64  # most pairs of an order and its reverse
+MOST_PREDICTIONS = 4096  # most predictions for one row, unless one pair of orders takes more
 
 Array = npt.NDArray[Any]
 

@@ -1,9 +1,9 @@
 """Puts the training rows of an epoch into a random order that reads a large table's file in blocks.
 
-Rows that together have at most `WINDOW_BYTES` are shuffled as a whole. Of more rows, blocks of adjacent rows are put
-into a random order, and as many blocks as fit into a window are shuffled together. So a batch has rows from a
-thousand places of the table, and each byte is read once in an epoch. The order does not depend on where the rows are
-stored: a training in memory and one from a file have the same batches.
+A part of at most `WINDOW_BYTES` is shuffled as a whole. In a larger part, blocks of adjacent rows are put into a
+random order, and as many blocks as fit into a window are shuffled together. So a batch has rows from a thousand
+places of the table, and each byte is read once in an epoch. The order does not depend on where the rows are stored: a
+training in memory and one from a file have the same batches.
 """
 
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""One label of scored rows, as a question of yes or no: a class against all others, or a label of a set."""
+"""Scored rows as a binary classification by one label: a class against all others, or a label of a set."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass

@@ -1,8 +1,8 @@
 """Reads a stored model of scikit-learn whose origin may be unknown, such as that of a file.
 
 skops builds no types but those that are allowed, and these include all estimators of scikit-learn. So the type is
-checked, and with it all that compiled code of scikit-learn takes for granted: it follows the places in trees without
-looking whether they exist.
+checked. The trees are checked too, because the compiled code of scikit-learn follows the indices of nodes and columns
+without a check of its own.
 """
 
 import io
@@ -26,7 +26,7 @@ _TRUSTED = (
     "sklearn.ensemble._hist_gradient_boosting.predictor.TreePredictor",
     "sklearn.utils.validation.check_array",
 )
-_MOST_BINS = 256  # of a column: sets of categories have so many bits
+_MOST_BINS = 256  # most bins of a column: a set of categories has a bit for each
 
 
 def read_estimator(kind: str, stored: bytes) -> Any:
@@ -83,7 +83,7 @@ def _require_sound_trees(fitted: Any) -> None:
 
 
 def _require_sound_tree(tree: Any, width: int) -> None:
-    """Refuse a tree with a place outside itself, or with a way that does not end."""
+    """Refuse a tree with an index outside the tree, or with a path that does not end."""
     nodes = tree.nodes
     if not len(nodes):
         raise ValueError("a tree has no nodes")

@@ -1,7 +1,7 @@
 """Checks a stored model of unknown origin before anything of its size is built.
 
-A model in a file may say anything. What it says of itself is compared with the tensors that it brings, so that
-reading it takes no more memory than these do.
+A file may contain any description of a model. The description is compared with the tensors in the file, so that
+reading the model takes no more memory than these tensors do.
 """
 
 import math

@@ -1,6 +1,6 @@
 """Combines the columns of a target of several columns to one: numbers to vectors, booleans to flags.
 
-What follows then has one target column, an array of one shape, whether the table has one or several.
+So the rest of the package handles one target column, an array of one shape, whether the table has one or several.
 """
 
 from collections.abc import Mapping, Sequence

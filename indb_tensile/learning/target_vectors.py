@@ -9,7 +9,8 @@ from indb_tensile.learning.columns import ColumnData, ColumnKind, ColumnRows, Ma
 from indb_tensile.learning.moments import FIT_BLOCK_NUMBERS, LARGEST, moments
 from indb_tensile.learning.row_storage import row_blocks
 
-MOST_VALUES = 1000  # of a target: each has an output of the network, and a number in each row on the device
+# Most values of a target: each has an output of the network, and a number in each row on the device.
+MOST_VALUES = 1000
 
 
 def fit_values(

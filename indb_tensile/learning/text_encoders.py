@@ -22,7 +22,7 @@ from indb_tensile.learning.row_storage import MEMORY, RowStorage, row_blocks
 OTHER_CATEGORY = "(other)"
 # Distinct values per row. Names of persons stay below this bound, identifiers with a few duplicates do not.
 _NEARLY_UNIQUE = 0.95
-_FEWEST_UNIQUE = 20  # with fewer rows, the values of a useful column may all differ
+_FEWEST_UNIQUE = 20  # with fewer rows, all values of a useful column may differ
 _FEWEST_EMBEDDED_ROWS = 3  # training rows of a text that gets a vector of its own
 _FOLDS = 5  # a category's mean for a training row is that of the other four fifths of the rows
 _PRIOR_ROWS = 10.0  # the mean of all rows counts as much as this many rows of a category

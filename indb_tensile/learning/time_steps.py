@@ -23,10 +23,10 @@ DAY_S = 86_400
 _MONTHS = {"month": 1, "quarter": 3, "year": 12}
 _SECONDS = {"one": 1, "second": 1, "minute": 60, "hour": 3600, "day": DAY_S, "week": 7 * DAY_S}
 _MONDAY_S = 4 * DAY_S  # 1970-01-05, the first Monday
-_DETECTED = ("week", "day", "hour", "minute", "second")  # from the longest on
+_DETECTED = ("week", "day", "hour", "minute", "second")  # units that are detected, the longest first
 _MOST_STEPS = 2.0**53  # beyond, numbers in double precision differ by more than one
-_TOLERANCE = 1e-3  # of a step, and
-_TOLERANCE_S = 0.5  # at most: times in seconds are not exact beyond microseconds
+_TOLERANCE = 1e-3  # tolerance of a time as a share of a step, and
+_TOLERANCE_S = 0.5  # the largest tolerance: times in seconds are not exact beyond microseconds
 _UTC = datetime.UTC
 
 

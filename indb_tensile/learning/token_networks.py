@@ -14,9 +14,10 @@ from torch.nn import functional
 
 from indb_tensile.learning.sequences import EncoderBlock, Positions
 
-_DEVIATION = 0.02  # of the first embeddings for attention (BERT, Devlin et al. 2019)
+_DEVIATION = 0.02  # standard deviation of the first embeddings for attention (BERT, Devlin et al. 2019)
 _POOLED_DEVIATION = 0.01  # larger first vectors stay nearly random for rare tokens
-_LEFT_OUT = 0.2  # of the tokens of a text, in training with pooling: on Debian's packages worth half a point
+# Share of a text's tokens that training with pooling leaves out: half a point of accuracy on Debian's packages.
+_LEFT_OUT = 0.2
 _FAR = -1e9  # added to the weight of padding in attention; not infinite, since a text may have no token
 
 
@@ -85,8 +86,8 @@ class TextPooling(nn.Module):
     """The sum of the vectors of a text's tokens over the square root of their number.
 
     It is a bag of tokens as in fastText (Joulin et al. 2017), with the length of a text as TF-IDF counts it: with the
-    mean, the tokens of a long text would have less weight than its length deserves. In training some tokens are left
-    out, so that no rare token decides alone.
+    mean, each token of a long text would count less. In training some tokens are left out, so that no rare token
+    decides alone.
     """
 
     def __init__(self, column: TextColumn, options: TextOptions) -> None:

@@ -25,17 +25,17 @@ from indb_tensile.learning.text_encoders import filled_blocks
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-# Blocks of rows are tokenised on threads of our own (encoding.py), and a process that used the library's threads must
-# not fork. The library reads this variable at each call.
+# Blocks of rows are tokenised on threads of this package (encoding.py), and a process that has used the library's own
+# threads must not fork. The library reads this variable at each call.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 PADDING, MISSING = 0, 1  # the numbers of no token, and of a missing text
 _SPECIAL = ("(padding)", "(missing)")
 LONGEST_CHOSEN = 128  # tokens: the longest length that is chosen by the column's texts
 _SHORTEST_CHOSEN = 8
-_WHOLE_SHARE = 0.95  # of the training rows whose texts the chosen length holds as a whole
+_WHOLE_SHARE = 0.95  # share of the training texts that fit into the chosen length as a whole
 _TOKEN_CHARACTERS = 32  # tokens are shorter, so that a text's first tokens lie in this many characters for each
-_LEARNED_CHARACTERS = 1 << 24  # of the texts that the pieces are learned from; they take a few seconds
+_LEARNED_CHARACTERS = 1 << 24  # characters of the texts that the pieces are learned from; they take a few seconds
 _BLOCK_ROWS = 4096  # tokenised at a time: the library's results take ten times the memory of the numbers
 
 

@@ -18,7 +18,7 @@ _LEAST_PATIENCE = 5
 # Of the schedule plateau: a quarter of the patience, so the rate falls several times before training stops early.
 _DECAY_PATIENCE_SHARE = 0.05
 _LEAST_DECAY_PATIENCE = 1
-_MEMBERS = 5  # of a default ensemble; Lakshminarayanan and others find little gain beyond five (see ensemble.py)
+_MEMBERS = 5  # size of a default ensemble; Lakshminarayanan and others find little gain beyond five (see ensemble.py)
 # Training rows below which the default is an ensemble. On small tables networks of different seeds differ by several
 # points, and five of them still train within seconds.
 _ENSEMBLE_ROWS = 1_000

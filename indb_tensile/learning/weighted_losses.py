@@ -1,9 +1,9 @@
 """The losses of trainings, by name, for rows that count the same or have weights.
 
 The target of a weighted row comes with the weight of the row, as one tensor whose last column is the weight; a set
-of labels may come with a weight for each label. The loss of a batch is the sum of the weighted losses by the number
-of rows, not by the sum of their weights. So a row counts the same in every batch, and a batch that is computed in
-parts has the gradients of the whole batch.
+of labels may come with a weight for each label. The loss of a batch is the sum of the weighted losses divided by the
+number of rows, not by the sum of their weights. So a row counts the same in every batch, and a batch that is computed
+in parts has the gradients of the whole batch.
 """
 
 from collections.abc import Callable

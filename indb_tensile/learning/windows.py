@@ -1,7 +1,7 @@
-"""Windows of series: what is known at an origin, and the steps after it.
+"""Windows of series: the values that are known at an origin, and those of the steps after it.
 
-The window of an origin has the values of the steps before it, and the known columns of the steps after it too. No
-value of a target or of an observed column at or after the origin is in it, nor in what it is scaled by: values are
+The window of an origin has the values of the steps before it, and the known columns of the steps after it too.
+Neither the window nor its scale contains a value of a target or of an observed column from the origin on. Values are
 scaled by the last value and the standard deviation of the window itself (Kim and others, "Reversible Instance
 Normalization", ICLR 2022, with the last value in place of the mean).
 """
@@ -18,9 +18,9 @@ from indb_tensile.learning.time_steps import TimeSteps, calendar_values
 Float32 = npt.NDArray[np.float32]
 Origins = npt.NDArray[np.int64]  # (windows, 2): the series, and the steps of it that are known
 _BLOCK_WINDOWS = 4096
-_LEAST_SPREAD = 1e-3  # of the size of the last value: a window that is nearly constant is scaled by it
+_LEAST_SPREAD = 1e-3  # least scale of a nearly constant window, as a share of the size of its last value
 _SMALLEST_SPREAD = 1e-30  # below it a window counts as constant: single precision ends at 1e-38
-_LARGEST_SCALED = 1e30  # of what follows a window
+_LARGEST_SCALED = 1e30  # largest scaled value that follows a window
 
 
 @dataclass(frozen=True, kw_only=True)

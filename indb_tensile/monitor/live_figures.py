@@ -17,9 +17,9 @@ from indb_tensile.errors import MissingError
 
 Row = dict[str, Any]
 
-HISTORY_POINTS = 900  # of one chart: more than a screen has columns for it
+HISTORY_POINTS = 900  # points of one chart, more than a screen has columns
 _QUEUE_ROWS = 50
-_EPOCHS = 2000  # of a job: each is sent to every browser that watches the job, whenever one more has ended
+_EPOCHS = 2000  # newest epochs of a job that are sent to every browser that watches the job, after each epoch
 
 
 def overview(connection: Connection) -> Row:

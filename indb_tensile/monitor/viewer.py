@@ -1,8 +1,8 @@
 """A viewer: one database role, with the connections by which the page reads and acts for it.
 
-All sessions of a role share its viewer, so that a page that is open fifty times is read once. Passwords are never
-kept: where a password was needed, the connections of the login are all there is, and once they are lost the role has
-to log in again.
+All sessions of a role share its viewer, so that the data of a page that is open fifty times are read once. Passwords
+are never kept. So a role that needs a password has only the connections of its login, and has to log in again once
+they are lost.
 """
 
 import threading
@@ -17,7 +17,7 @@ from indb_tensile.errors import TensileError
 
 Result = TypeVar("Result")
 
-_TIMEOUT_MS = 20_000  # of a statement: the page must not keep a server busy that has forgotten it
+_TIMEOUT_MS = 20_000  # time limit of a statement: a page that nobody watches must not keep the server busy
 _CACHED = 256  # answers; the oldest are dropped
 
 

@@ -18,8 +18,8 @@ VIEW = "view"
 MATERIALIZED_VIEW = "materialized view"
 FOREIGN_TABLE = "foreign table"  # the relation, or one of its partitions or children
 TEMPORARY = "temporary table"  # the relation, or one of its partitions or children
-ROW_SECURITY = "row-level security"  # on the relation, or on any ancestor or descendant
-GENERATED = "generated column"  # in the relation, or in any descendant
+ROW_SECURITY = "row-level security"  # the relation, an ancestor or a descendant has row-level security
+GENERATED = "generated column"  # the relation or a descendant has a generated column
 SEND_FUNCTION = "send function"  # the type's is neither in pg_catalog nor in an extension that a superuser owns
 KEY_TYPE = "key type"  # a type in the primary key whose text Python cannot write as PostgreSQL does
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from .expression_tokens import TYPE_WORDS, ExpressionFault, Token, is_type
 
 MOST_NESTED = 10  # functions and lists in one another
-MOST_LENGTH = 10_000  # of a padded text, and of a type such as char(n)
+MOST_LENGTH = 10_000  # longest padded text, and longest type such as char(n)
 MOST_REPLACED = 4  # calls of regexp_replace, each of which may double the size of a text
 
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from .abbreviation import shown
 
-MOST_CHARACTERS = 4000  # of one expression
-NAME_BYTES = 63  # of a name; PostgreSQL cuts a longer one
+MOST_CHARACTERS = 4000  # longest expression
+NAME_BYTES = 63  # longest name; PostgreSQL cuts a longer one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,7 +30,7 @@ METRIC_OF_LABEL = {
     "roc_auc": "roc_auc",
     "log_loss": "log_loss",
 }
-STORED_BINS = 120  # of a stored calibration, which is merged into any number of bins that divides this
+STORED_BINS = 120  # bins of a stored calibration, which can be merged into any number of bins that divides this
 MOST_BINS = 1000
 MOST_REPEATS = 100
 

@@ -66,7 +66,7 @@ HYPERPARAMS_OF_ESTIMATORS = (
     "class_weight",
     "weight",
 )  # of a model of scikit-learn; networks have all of them
-_WEIGHT_KINDS = ("integer", "float")  # of the column that "weight" names
+_WEIGHT_KINDS = ("integer", "float")  # kinds of the column that "weight" may name
 DECAYING = ("adamw", "lion")  # optimizers that have a weight decay by default
 # Parameters that have an effect only if another parameter has one of these values. Otherwise they are refused.
 ONLY_WITH = {

@@ -11,10 +11,10 @@ from .parameter_rules import Json
 
 IMAGE = "image"  # the encoding, and the kind of a column of bytea
 FORMATS = ("PNG", "JPEG", "WebP", "BMP", "GIF", "TIFF")
-MOST_IMAGE_BYTES = 64 << 20  # of one value; photographs have a tenth of that
+MOST_IMAGE_BYTES = 64 << 20  # largest size of an image; photographs have a tenth of that
 MOST_PIXELS = 50_000_000  # decoded, an image of so many takes 200 MB
-HEAD_BYTES = 12  # of a value: as many as the longest signature needs
-LONGEST_CHOSEN_SIDE = 128  # of the size that is chosen by the column's images
+HEAD_BYTES = 12  # first bytes of a value that tell its format: as many as the longest signature needs
+LONGEST_CHOSEN_SIDE = 128  # largest side of the size that is chosen from the images of a column
 OPTIONS = ("size", "channels", "resize", "on_error")
 CHANNELS = {"grey": 1, "rgb": 3}
 AUGMENTATIONS = ("augment_flip", "augment_shift", "augment_rotation", "augment_color", "augment_cutout")

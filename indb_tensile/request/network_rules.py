@@ -19,7 +19,7 @@ SEQUENCE_OUTPUTS = ("last", "mean", "sequence")
 NUMBER_EMBEDDINGS = ("piecewise", "periodic", "linear", "none")
 MOST_UNITS = 65536
 MOST_PARAMETERS = 2_000_000_000
-MOST_LAYERS = 500  # of a network, including layers within residual layers
+MOST_LAYERS = 500  # most layers of a network, including layers within residual layers
 DEEPEST_LAYERS = 8  # levels of residual layers within residual layers
 
 _FLAG: Rule = {"type": "boolean", "default": False}
@@ -200,7 +200,7 @@ ARCHITECTURES: dict[str, dict[str, Rule]] = {
     },
 }
 IMAGE_ARCHITECTURES = ("resnet", "vit")  # modules of their own; `cnn` stands for a list of layers
-ESTIMATORS = ("boosting", "linear")  # of scikit-learn, fitted on the processor: they take no device memory
+ESTIMATORS = ("boosting", "linear")  # models of scikit-learn, fitted on the processor: they take no device memory
 # Networks that are no ensemble of several members already.
 ENSEMBLE_ARCHITECTURES = tuple(
     kind for kind, rules in ARCHITECTURES.items() if kind not in ("tabm", "pretrained", *ESTIMATORS)

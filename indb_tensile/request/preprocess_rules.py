@@ -69,7 +69,7 @@ MISSING_RULES: dict[str, tuple[str, ...]] = {
     "image": ("mean", "error"),
     **dict.fromkeys(("date", "time", "clock"), _TIME_RULES),
 }
-IMAGE_KIND = "image"  # of columns of type bytea
+IMAGE_KIND = "image"  # kind of columns of type bytea
 _OF_ARRAYS = ("mean", "median", "zero", "indicator", "error")
 
 
@@ -199,7 +199,7 @@ def _check_kind(option: str, name: str, column_type: str, kind: str, value: Any)
         raise RequestError(message, detail=_WITHOUT_RULE.get(kind, ""), hint=hint)
 
 
-_MOST_PATHS = 1000  # of one document; more columns than that are better stored as columns
+_MOST_PATHS = 1000  # most paths of one document; more values are better stored as columns
 _MISSING_ALLOWED = f"one of {', '.join(PREPROCESS['missing']['values'])}, or a number, or for a column " + json.dumps(
     {"constant": "a text"}
 )

@@ -27,9 +27,9 @@ MOST_TRIALS = 1000
 MOST_PARALLEL = 64
 # Bounds of the time that the steward takes for a draw, and a session to check all values.
 MOST_DIMENSIONS = 100
-MOST_CHOICES = 1000  # of all dimensions together
+MOST_CHOICES = 1000  # most choices of all dimensions together
 MOST_SPACE_BYTES = 32768
-_MOST_STEPS = 1_000_000  # within a range
+_MOST_STEPS = 1_000_000  # most steps within a range
 SEARCH_OPTIONS: dict[str, Rule] = {
     "trials": {"type": "integer", "minimum": 1, "maximum": MOST_TRIALS, "default": None},
     "parallel": {"type": "integer", "minimum": 1, "maximum": MOST_PARALLEL, "default": 4},
@@ -37,7 +37,7 @@ SEARCH_OPTIONS: dict[str, Rule] = {
     "search_seed": {"type": "integer", "minimum": 0, "maximum": 2147483647, "default": 0},
     "max_duration_s": {"type": "number", "minimum": 1, "maximum": 2147483647, "default": None},
 }
-DEFAULT_TRIALS = 16  # of a search that is no grid; a grid has as many trials as points
+DEFAULT_TRIALS = 16  # trials of a search that is no grid; a grid has as many trials as points
 _PRUNING: dict[str, Rule] = {
     "factor": {"type": "integer", "minimum": 2, "maximum": 16, "default": 3},
     "rungs": {"type": "integer", "minimum": 2, "maximum": 8, "default": 3},

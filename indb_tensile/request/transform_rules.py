@@ -25,7 +25,7 @@ from .expression_tokens import (
 )
 
 MOST_FEATURES = 200
-MOST_BYTES = 100_000  # of all expressions; the specification of a job has at most 262144
+MOST_BYTES = 100_000  # largest size of all expressions; the specification of a job has at most 262144
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -66,8 +66,8 @@ def plan_jobs(
     """Return plans under which the jobs' peaks fit the budget together and each job keeps to its own limit.
 
     With `rewrites` a plan may run operators again, in another order or in parts. With `phases` the budget limits the
-    sum of the jobs' loads at any time instead of the sum of their peaks. Jobs then have to pass the gates of their
-    `schedule` if they have one; their work takes no longer than without. `rewrites`, `compute`, `effort` and
+    sum of the jobs' loads at any time instead of the sum of their peaks. Jobs with a `schedule` then have to pass its
+    gates; the same work takes no longer than in plans without gates. `rewrites`, `compute`, `effort` and
     `cancellation_check` are the options of the policy (`PlanOptions`). `cache` saves time if the same graphs are
     planned again. Raises MissingError for an unknown policy.
     """

@@ -30,7 +30,7 @@ from indb_tensile.scheduler.plan_cache import CachedKind, PlanCache, cached
 _REWRITTEN: CachedKind["Rewritten"] = CachedKind(name="rewritten graphs", most=8)
 _CAPTURED: CachedKind[tuple[Execution, ...]] = CachedKind(name="captured orders", most=8)
 _OWN: CachedKind[dict[OpIndex, tuple[TensorId, ...]]] = CachedKind(name="own optimizer state", most=8)
-_PART_NS = 5_000  # launch time of one more kernel on the reference machine (SCHEDULER.md)
+_PART_NS = 5_000  # launch time of one more kernel on the reference machine (timing/machines.py)
 _BEFORE = -1  # the version that the previous iteration left
 # 64 elements of float32: a fused update that is cut at such a boundary gives the same bits as the whole update
 _PART_BYTES = 256

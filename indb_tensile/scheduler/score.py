@@ -1,11 +1,11 @@
 """Evaluate plans: every figure that the benchmark, `tensile plan` and `explain` print comes from this module.
 
 The papers' memory saving ratio (MSR) compares with a framework that frees nothing within an iteration. PyTorch frees
-a tensor after its last use, so we also give the ratio against PyTorch, which is the honest one. The extra overhead
-ratio (EOR) is the iteration time divided by that of the liveness plan, for the same jobs side by side in the same
-simulation. The cost-benefit ratio (CBR) is the saving divided by the EOR (TENSILE section V). For a job that runs
-alone we also give the least peak that any plan of that iteration time can have (judges/bound.py). For several jobs no
-such bound is proven.
+a tensor after its last use, so we also give the ratio against PyTorch, with which users would otherwise train. The
+extra overhead ratio (EOR) is the iteration time divided by that of the liveness plan, for the same jobs side by side
+in the same simulation. The cost-benefit ratio (CBR) is the saving divided by the EOR (TENSILE section V). For a job
+that runs alone we also give the least peak that any plan of that iteration time can have (judges/bound.py). For
+several jobs no such bound is proven.
 """
 
 from collections.abc import Sequence

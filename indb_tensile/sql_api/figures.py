@@ -26,7 +26,7 @@ from .refusals import DENIED, NOT_READY, RefusalError
 from .spi import Json, Plpy, Row, fetch, literal
 from .version_lookup import find_version
 
-_NAMED_LABELS = 20  # of an error message
+_NAMED_LABELS = 20  # labels that an error message names
 Rows = list[Sequence[Any]]
 
 

@@ -20,8 +20,8 @@ from .training_table import VECTORS, Table, TableColumn, vector_array
 
 _ROWS = 10_000  # a scan of this many rows takes some milliseconds at most
 _ARRAY_ROWS = 1000  # arrays are wide
-_HEADERS = 16  # of images, which tell their size
-_HEADER_BYTES = 65536  # of an image: those in which a header has its size, behind its EXIF
+_HEADERS = 16  # images whose headers are read to tell the sizes
+_HEADER_BYTES = 65536  # first bytes of an image, among which its header has the size, behind its EXIF
 
 
 def check_rows(plpy: Plpy, table: Table, spec: Json) -> None:

@@ -25,7 +25,7 @@ from .training_table import VIEW_KEY, no_table
 from .version_lookup import find_version
 
 _FIRST_ROWS = 10  # rows of the first fetch, so that the first answers come soon
-_COLUMNS_PER_PART = 200  # for so many more columns, a request may have PART_BYTES more
+_COLUMNS_PER_PART = 200  # a request may have PART_BYTES more for each further group of this many columns
 _LARGEST_PART = 8  # times PART_BYTES: the session holds the rows of two requests
 _MOST_FETCHED = 4096  # rows of one fetch, and of one request to the service
 _MOST_PREPARED = 16  # readings that are prepared and not begun: a statement may have several

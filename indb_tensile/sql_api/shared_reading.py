@@ -20,7 +20,7 @@ from . import service_connection
 from .spi import Json, Plpy, Row, fetch
 
 _READER = "tensile_reader"
-_LEAST_BYTES = 4 << 20  # of the table: for a smaller one, to connect the reader takes longer than it saves
+_LEAST_BYTES = 4 << 20  # for a smaller table, connecting the reader takes longer than it saves
 _OLDEST_OWN_OID = 16384  # the tables of a lower oid are PostgreSQL's, whose locks end before their transaction
 
 Page = tuple[str | None, ...]  # keys, values, labels, probabilities, targets and an error, as texts for SQL

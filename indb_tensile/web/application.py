@@ -1,4 +1,4 @@
-"""The application: which address shows or does what, for whom."""
+"""The application: maps each address to a page, to data or to an action, for the viewer of the session."""
 
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -40,10 +40,11 @@ _STATUS_OF_CLASS = {"22": 400, "42": 400, "0A": 400, "23": 409, "25": 409, "54":
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Doors:
+class LoginMethod:
     """How browsers log in: by a link of whoever started the page, or by the password of a database role.
 
-    Exactly one of them is open. `starter` is the viewer of the links. `check_password` returns the viewer of a role.
+    Either `links` and `starter` are set, or `check_password` is. `starter` is the viewer of the links.
+    `check_password` returns the viewer of a role.
     """
 
     links: LoginLinks | None = None
@@ -52,7 +53,7 @@ class Doors:
 
 
 def application(
-    doors: Doors,
+    login_method: LoginMethod,
     *,
     hosts: frozenset[str],
     encrypted: bool,
@@ -63,15 +64,20 @@ def application(
 
     `metrics` returns the text of /metrics and its media type; without it there is no such page.
     """
-    page = _Application(doors, encrypted=encrypted, metrics=metrics, feeds=feeds or Feeds())
+    page = _Application(login_method, encrypted=encrypted, metrics=metrics, feeds=feeds or Feeds())
     return RequestGuard(page.starlette, hosts=hosts, encrypted=encrypted)
 
 
 class _Application:
     def __init__(
-        self, doors: Doors, *, encrypted: bool, metrics: Callable[[], tuple[bytes, str]] | None, feeds: Feeds
+        self,
+        login_method: LoginMethod,
+        *,
+        encrypted: bool,
+        metrics: Callable[[], tuple[bytes, str]] | None,
+        feeds: Feeds,
     ) -> None:
-        self._doors = doors
+        self._login_method = login_method
         self._encrypted = encrypted
         # A browser sends a cookie with this prefix only if a page with TLS on this very host has set it.
         self._cookie = "__Host-tensile" if encrypted else "tensile"
@@ -111,7 +117,7 @@ class _Application:
     # Logging in and out --------------------------------------------------------------------------------------------
 
     async def _enter(self, request: Request) -> Response:
-        links, starter = self._doors.links, self._doors.starter
+        links, starter = self._login_method.links, self._login_method.starter
         if links is None or starter is None:
             return RedirectResponse("/login", status_code=303)
         if not links.redeem(request.query_params.get("link", "")):
@@ -120,7 +126,7 @@ class _Application:
         return self._let_in(starter)
 
     async def _login(self, request: Request) -> Response:
-        check = self._doors.check_password
+        check = self._login_method.check_password
         if check is None or request.method == "GET":
             return HTMLResponse(login_page(by_password=check is not None))
         try:
@@ -192,7 +198,7 @@ class _Application:
             session = self._session(request)
             if session is None:
                 # A link in another site's page sends no cookie (SameSite=Strict), so this may be a logged-in browser.
-                by_password = self._doors.check_password is not None
+                by_password = self._login_method.check_password is not None
                 return HTMLResponse(login_page(by_password=by_password), status_code=401)
             viewer = session.viewer
             return HTMLResponse(

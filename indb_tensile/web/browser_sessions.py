@@ -12,7 +12,7 @@ from indb_tensile.monitor.viewer import Viewer
 
 IDLE_S = 12 * 3600.0  # after which a browser has to log in again
 _MOST_SESSIONS = 1000  # the one that was used longest ago ends
-_MOST_OF_VIEWER = 50  # of one role, so that a role that logs in again and again ends its own sessions alone
+_MOST_OF_VIEWER = 50  # sessions of one role, so that a role that logs in again and again ends its own sessions alone
 
 
 @dataclass(slots=True)

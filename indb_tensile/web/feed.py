@@ -1,6 +1,6 @@
-"""Feeds: a question that is asked again every second while browsers watch, once for all that watch it.
+"""Feeds: data that are read again every second while browsers watch them, once for all browsers that do.
 
-A browser gets each new answer as a server-sent event. An answer that equals the one before is not sent again.
+A browser gets changed data as a server-sent event. Unchanged data are not sent again.
 """
 
 import asyncio
@@ -19,15 +19,15 @@ from indb_tensile.web.viewer_threads import ViewerThreads
 log = logging.getLogger("web")
 
 PERIOD_S = 1.0
-_ALIVE_S = 15.0  # between two comments on a quiet stream: proxies end one that says nothing for a minute
+_ALIVE_S = 15.0  # time between two comments on a quiet stream: proxies close a stream that is silent for a minute
 
 
 @dataclass(eq=False)
 class Feed:
-    """One question of one viewer. Runs while it has watchers."""
+    """The data of one page for one viewer. `read` reads them, as long as the feed has watchers."""
 
     viewer: Viewer
-    ask: Callable[[], Any]
+    read: Callable[[], Any]
     threads: ViewerThreads
     period_s: float
     watchers: int = 0
@@ -37,7 +37,7 @@ class Feed:
     task: "asyncio.Task[None] | None" = None
 
     async def run(self) -> None:
-        """Ask again and again, and pass on what has changed."""
+        """Read the data again and again, and wake the watchers after each change."""
         while True:
             event = await self.threads.run(self.viewer, self._event)
             if event != self.event:
@@ -48,7 +48,7 @@ class Feed:
             await asyncio.sleep(self.period_s)
 
     async def has_changed(self, number: int) -> bool:
-        """Wait for an event after this number. Returns False if none came in the time after which proxies give up."""
+        """Wait for an event after this number. Returns False if none comes within `_ALIVE_S`."""
         async with self.changed:
             try:
                 await asyncio.wait_for(self.changed.wait_for(lambda: self.number > number), _ALIVE_S)
@@ -58,7 +58,7 @@ class Feed:
 
     def _event(self) -> str:
         try:
-            return server_event("data", self.ask())
+            return server_event("data", self.read())
         except TensileError as error:
             return server_event("trouble", {"message": error.message, "hint": error.hint})
         except psycopg.Error as error:
@@ -69,7 +69,7 @@ class Feed:
 
 
 class Feeds:
-    """All feeds that have watchers, by viewer and question. Lives in one event loop."""
+    """All feeds that have watchers, by viewer and topic. Lives in one event loop."""
 
     def __init__(self, period_s: float = PERIOD_S) -> None:
         self.threads = ViewerThreads()
@@ -77,13 +77,13 @@ class Feeds:
         self._feeds: dict[tuple[int, Hashable], Feed] = {}
 
     async def watch(
-        self, viewer: Viewer, question: Hashable, ask: Callable[[], Any], is_allowed: Callable[[], bool]
+        self, viewer: Viewer, topic: Hashable, read: Callable[[], Any], is_allowed: Callable[[], bool]
     ) -> AsyncIterator[str]:
-        """Yield the events of a question from its present answer on, until the browser goes or `is_allowed` ends."""
-        key = (id(viewer), question)
+        """Yield the events of a topic, from its present data on, while the browser stays and `is_allowed`."""
+        key = (id(viewer), topic)
         feed = self._feeds.get(key)
         if feed is None:
-            feed = self._feeds[key] = Feed(viewer=viewer, ask=ask, threads=self.threads, period_s=self._period_s)
+            feed = self._feeds[key] = Feed(viewer=viewer, read=read, threads=self.threads, period_s=self._period_s)
             feed.task = asyncio.create_task(feed.run())
         feed.watchers += 1
         try:

@@ -14,8 +14,8 @@ _REMEMBERED = 10_000  # addresses and roles; the one that failed longest ago is 
 class LoginThrottle:
     """Counts failed logins by key: an address, or a role's name.
 
-    A role that somebody guesses at is slowed down for everybody, which is the price of not being guessed. The longest
-    wait is five minutes.
+    The wait for a role applies to all addresses, so that nobody can guess its password from many addresses. The role
+    itself has to wait too, for at most five minutes.
     """
 
     def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:

@@ -10,7 +10,7 @@ from indb_tensile.catalog import install
 from indb_tensile.catalog.connection import Connection, connect
 from indb_tensile.errors import RequestError
 from indb_tensile.monitor.viewer import Viewer
-from indb_tensile.web.application import Doors, application
+from indb_tensile.web.application import LoginMethod, application
 from indb_tensile.web.listening_address import ListeningAddress
 from indb_tensile.web.login_links import LoginLinks
 from indb_tensile.web.metrics_exporter import exporter
@@ -20,7 +20,7 @@ from indb_tensile.web.request_guard import RequestGuard
 log = logging.getLogger("web")
 
 _APPLICATION = "tensile web"
-_SHUTDOWN_S = 2  # for which open streams delay the end
+_SHUTDOWN_S = 2  # longest time for which open streams delay the shutdown
 _MOST_CONNECTIONS = 1000
 
 
@@ -48,9 +48,9 @@ def serve(
                 key=address.key,
                 names=address.names,
             )
-            doors = _doors(dsn, starter, bound, by_password=by_password, announce=announce)
+            login_method = _login_method(dsn, starter, bound, by_password=by_password, announce=announce)
             page = application(
-                doors,
+                login_method,
                 hosts=bound.hosts,
                 encrypted=bound.is_encrypted,
                 metrics=exporter(starter) if with_metrics else None,
@@ -59,9 +59,9 @@ def serve(
                 tell(f"open {bound.origin}/ and log in as a role of the database")
             if with_metrics:
                 tell(f"metrics, without a login, as role {starter.role} sees them: {bound.origin}/metrics")
-            if doors.links is not None:
-                doors.links.start()
-            # Streams of open pages always outlast the end, which is no news.
+            if login_method.links is not None:
+                login_method.links.start()
+            # At shutdown the streams of open pages are cut off, which the server would log as an error each time.
             logging.getLogger("uvicorn.error").addFilter(
                 lambda record: "graceful shutdown" not in record.getMessage()
             )
@@ -100,13 +100,13 @@ def _starter(dsn: str) -> Viewer:
         raise
 
 
-def _doors(
+def _login_method(
     dsn: str, starter: Viewer, address: ListeningAddress, *, by_password: bool, announce: Callable[[str], None]
-) -> Doors:
+) -> LoginMethod:
     if by_password:
-        return Doors(check_password=lambda role, password: log_in(dsn, role, password))
+        return LoginMethod(check_password=lambda role, password: log_in(dsn, role, password))
     links = LoginLinks(lambda token: announce(f"{address.origin}/enter?link={token}"))
-    return Doors(links=links, starter=starter)
+    return LoginMethod(links=links, starter=starter)
 
 
 def _listen(address: ListeningAddress) -> socket.socket:

@@ -148,7 +148,7 @@ def test_abandoned_process_ends_whether_or_not_it_has_started() -> None:
 
 NURSERY = """
 import os, signal, threading
-from indb_tensile.worker.forkserver import nursery
+from indb_tensile.worker.forkserver import nested_fork_server
 from tests.controller import forked
 
 def exit_code_of_copy():
@@ -159,7 +159,7 @@ def exit_code_of_copy():
     return copy.reap()
 
 forked.main = lambda: 5  # only this process has this function
-forks = nursery()
+forks = nested_fork_server()
 print(exit_code_of_copy())
 os.kill(forks.pid, signal.SIGKILL)
 os.waitid(os.P_PID, forks.pid, os.WEXITED | os.WNOWAIT)
@@ -167,14 +167,14 @@ print(exit_code_of_copy())
 forks.close()
 over = threading.Event()
 threading.Thread(target=over.wait).start()
-forks = nursery()
+forks = nested_fork_server()
 print(forks.pid)
 forks.close()
 over.set()
 """
 
 
-def test_nursery_forks_its_own_process_and_falls_back_to_a_new_server() -> None:
+def test_nested_server_forks_its_own_process_and_falls_back_to_a_new_server() -> None:
     failed = 70  # a new server runs the real `main`, which fails without its link
     output = subprocess.check_output([sys.executable, "-c", NURSERY], env=ENVIRONMENT, text=True, timeout=DEADLINE_S)
     assert output == f"5\n{failed}\nNone\n"

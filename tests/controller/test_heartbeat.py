@@ -82,10 +82,10 @@ def test_no_heartbeat_is_sent_before_a_worker_is_registered() -> None:
     assert pulse.requests == []
 
 
-def test_nudge_sends_a_heartbeat_at_once() -> None:
+def test_beat_now_sends_a_heartbeat_at_once() -> None:
     with heartbeat_harness(FakePulse(ALIVE), beat_s=1000.0, lease_s=5000.0) as harness:
         harness.heartbeat.serve(WorkerId(3), time.monotonic())
-        harness.heartbeat.nudge()
+        harness.heartbeat.beat_now()
         assert isinstance(harness.next(), BeatAnswered)
 
 

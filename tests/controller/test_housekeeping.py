@@ -10,7 +10,7 @@ import pytest
 from indb_tensile.catalog import jobs, models, stored_checkpoints
 from indb_tensile.catalog.checkpoint_files import CheckpointFiles
 from indb_tensile.catalog.stored_checkpoints import StoredCheckpoint
-from indb_tensile.controller.housekeeping import CatalogChores, Housekeeping, HousekeepingStep, steps
+from indb_tensile.controller.housekeeping import CatalogSteps, Housekeeping, HousekeepingStep, steps
 from indb_tensile.errors import StorageError
 from indb_tensile.job import CheckpointStore
 from tests.catalog.enqueue import claim, enqueue, publication, register
@@ -68,7 +68,7 @@ def test_files_of_ended_jobs_old_rows_and_long_logs_are_removed(database: Databa
         (tmp_path / "controller.log").write_bytes(b"x" * 5000)
         (tmp_path / "postgres.log").write_bytes(b"y" * 10)
 
-        chores = CatalogChores(database.dsn("tensile_worker"))
+        chores = CatalogSteps(database.dsn("tensile_worker"))
         housekeeping_steps = steps(
             chores, state_directory=tmp_path, host=host, log_bytes=4096, log_files=2, call_steward=lambda: None
         )
@@ -101,7 +101,7 @@ def test_snapshots_of_ended_jobs_are_dropped(database: Database, tmp_path: Path)
         assert cancelled_job is not None
         assert running_job is not None
         alice.execute("select tensile_cancel(%s)", cancelled_job)
-        chores = CatalogChores(database.dsn("tensile_worker"))
+        chores = CatalogSteps(database.dsn("tensile_worker"))
         housekeeping_steps = steps(
             chores, state_directory=tmp_path, host="here", log_bytes=4096, log_files=2, call_steward=lambda: None
         )

@@ -14,7 +14,7 @@ import uvicorn
 
 from indb_tensile.catalog.connection import Connection, connect
 from indb_tensile.monitor.viewer import Viewer
-from indb_tensile.web.application import Doors, application
+from indb_tensile.web.application import LoginMethod, application
 from indb_tensile.web.feed import Feeds
 from indb_tensile.web.listening_address import ListeningAddress
 from indb_tensile.web.login_links import LoginLinks
@@ -104,25 +104,27 @@ class ServedPage:
 
 
 @contextmanager
-def served_page(database: Database, role: str, doors: Doors | None = None) -> Iterator[ServedPage]:
-    """Serve the page for login links of this role, or with these doors, until the block ends."""
+def served_page(database: Database, role: str, login_method: LoginMethod | None = None) -> Iterator[ServedPage]:
+    """Serve the page for login links of this role, or with these login_method, until the block ends."""
 
     def reopen() -> Connection:
         return connect(database.dsn(role), application_name="tensile web", callers_path=True)
 
     starter = Viewer((reopen(), reopen()), reopen=reopen)
     links: list[str] = []
-    doors = doors or Doors(links=LoginLinks(links.append), starter=starter)
+    login_method = login_method or LoginMethod(links=LoginLinks(links.append), starter=starter)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         address = ListeningAddress(host="127.0.0.1", port=port)
-        page = application(doors, hosts=address.hosts, encrypted=False, metrics=exporter(starter), feeds=Feeds(0.05))
+        page = application(
+            login_method, hosts=address.hosts, encrypted=False, metrics=exporter(starter), feeds=Feeds(0.05)
+        )
         server = uvicorn.Server(server_config(page, address))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
         try:
-            if doors.links is not None:
-                doors.links.start()
+            if login_method.links is not None:
+                login_method.links.start()
             yield ServedPage(port=port, links=links, server=server)
         finally:
             server.should_exit = True

@@ -8,7 +8,7 @@ import pytest
 from psycopg import sql
 
 from indb_tensile.errors import PrivilegeError
-from indb_tensile.web.application import Doors
+from indb_tensile.web.application import LoginMethod
 from indb_tensile.web.password_login import log_in
 from tests.conftest import Database
 from tests.web.conftest import Browser, ServedPage, served_page
@@ -42,8 +42,8 @@ def role(database_of_module: Database) -> Iterator[str]:
 def page(database_of_module: Database, role: str) -> Iterator[ServedPage]:
     """The page with logins by password."""
     dsn = database_of_module.dsn("alice")
-    doors = Doors(check_password=lambda name, password: log_in(dsn, name, password))
-    with served_page(database_of_module, "alice", doors) as served:
+    login_method = LoginMethod(check_password=lambda name, password: log_in(dsn, name, password))
+    with served_page(database_of_module, "alice", login_method) as served:
         yield served
 
 

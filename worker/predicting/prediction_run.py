@@ -32,7 +32,7 @@ from .output_table import OutputError, OutputTable
 
 log = logging.getLogger("trainer")
 
-REPORT_S = 0.5  # between two reports of progress
+REPORT_S = 0.5  # time between two reports of progress
 
 
 class PredictionRun:

@@ -1,1 +1,1 @@
-"""What the steward of searches does in one search."""
+"""The steps that the steward of searches takes in one search."""

@@ -1,4 +1,4 @@
-"""A step of a search runs the search over the stored results, and writes what follows from them."""
+"""One step of a search: decides by the stored results which trials train next, and writes the decisions."""
 
 import logging
 from collections.abc import Mapping

@@ -38,7 +38,7 @@ INPUT = "input"  # likewise: the encoded row
 ENCODED = "encoded"  # likewise: the encoded row and its target, from which the importance of columns is computed
 FORECAST = "forecast"  # likewise: a request for whole series
 OUTPUTS = "outputs"  # likewise: the network's outputs for rows that are encoded already
-_NAMED_LABELS = 20  # of an error message
+_NAMED_LABELS = 20  # labels that an error message names
 
 
 class NoBaselineError(RequestError):

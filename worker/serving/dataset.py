@@ -8,7 +8,7 @@ from indb_tensile.learning import datasets
 
 from .requests import Dataset
 
-_MAX_ROWS = 10_000  # of one page, which bounds the size of an answer
+_MAX_ROWS = 10_000  # most rows of one page, which bounds the size of an answer
 
 
 def dataset(request: Dataset) -> dict[str, Any]:

@@ -42,8 +42,8 @@ from .service_frames import MAX_FRAME_BYTES, ProtocolError, split_body
 from .table_readings import CannotReadError, TableReadings
 
 _OWN_VERBS = frozenset({"predict", "read", "evaluate", "attribute", "nextsteps", "features", "ping"})
-_LONG_BYTES = 1 << 16  # of a frame: decoding it takes half a millisecond or more
-_PIECE_NUMBERS = 20_000  # of one piece of an answer: encoding it takes about 10 ms
+_LONG_BYTES = 1 << 16  # size of a long frame, whose decoding takes half a millisecond or more
+_PIECE_NUMBERS = 20_000  # numbers of one piece of an answer, whose encoding takes about 10 ms
 
 
 class Analyst(Protocol):

@@ -16,7 +16,7 @@ from indb_tensile.catalog.connection import Connection
 from indb_tensile.errors import UnavailableError
 from indb_tensile.job import WorkerId
 
-_DIGITS = 12  # of the installation's id in the socket's name: a path has at most 107 bytes
+_DIGITS = 12  # digits of the installation's id in the socket's name: a path has at most 107 bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Says where a service listens that only reads: the service of a hot standby, which no controller has started.
+"""Finds the socket directory of a read-only service: that of a hot standby, which no controller has started.
 
 Nothing can be written on a standby, so the service cannot announce its socket. Its sessions compute the socket's name
 and take its directory from the setting socket_directory, which is replicated (sql_api/service_connection.py).

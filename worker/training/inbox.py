@@ -1,4 +1,4 @@
-"""Receives the controller's messages beside the training, and ends the process when the controller is gone."""
+"""Receives the controller's messages on a thread of its own, and ends the process when the controller is gone."""
 
 import os
 import queue

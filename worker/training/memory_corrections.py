@@ -1,8 +1,9 @@
 """Reports operators that need more memory than was planned, so that the job is planned anew in place of failing.
 
 The controller gets the graphs with the measured workspaces, and the catalog gets the workspaces, from which later
-jobs and this job's next attempt are planned. An attempt that runs out of memory inside an operator stores what was
-missing before it ends: the next attempt is planned with it, and is blamed only if the same need was known already.
+jobs and this job's next attempt are planned. An attempt that runs out of memory inside an operator stores the missing
+amount before it ends, and the next attempt is planned with that amount. The failure counts as the job's fault only if
+the amount was known before.
 """
 
 import logging

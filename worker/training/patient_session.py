@@ -1,8 +1,8 @@
 """A trainer's database connection: waits for an unreachable database as long as the job's claim lasts.
 
 There is no time limit: when the lease ends, the controller kills its trainers, and if another worker has the claim by
-then, the next write raises LostClaimError. Work that the training does not need is tried once (`attempt`), and the
-caller puts it off.
+then, the next write raises LostClaimError. Work that the training does not need is tried once (`attempt`); if that
+fails, the caller tries again later.
 """
 
 import logging

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from indb_tensile.job import JobId, Phase
 from indb_tensile.messages import Progressed, TrainerLink
 
-SIGN_S = 0.5  # between two messages
+SIGN_S = 0.5  # time between two messages
 
 
 class ProgressSigns:

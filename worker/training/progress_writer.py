@@ -29,7 +29,8 @@ log = logging.getLogger("trainer")
 
 PROGRESS_S = 0.5
 FIRST_PAUSE_S = 0.5
-LONGEST_PAUSE_S = 30.0  # on a dead network each attempt stops the training for 10 s
+# Longest pause between two attempts: on a dead network each attempt stops the training for 10 s.
+LONGEST_PAUSE_S = 30.0
 _MAX_ENTRIES = 10_000  # queued writes at most: the epochs of some hours
 
 

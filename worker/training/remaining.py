@@ -9,7 +9,8 @@ progress. The end of an epoch includes its validation, its checkpoint if one is 
 import math
 from dataclasses import dataclass
 
-EVALUATION_SHARE = 1 / 3  # of a training step, before a measurement: forward without backward and optimizer
+# An evaluation as a share of a training step, before a measurement: forward without backward and optimizer.
+EVALUATION_SHARE = 1 / 3
 _HALF_LIFE_S = 8.0
 _LEAST_WEIGHT = 1e-6  # old durations keep this weight, so that there is always an estimate
 

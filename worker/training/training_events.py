@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from indb_tensile.learning.estimators import Fitted  # whose import loads scikit-learn's models
 
 
-class Telling(Protocol):
+class EventHistory(Protocol):
     """The method of `ProgressWriter` that is used here."""
 
     def tell(self, kind: str, detail: Mapping[str, Any]) -> None:
@@ -25,13 +25,13 @@ class Telling(Protocol):
         ...
 
 
-def tell_settings(progress_writer: Telling, prepared: Prepared) -> None:
+def tell_settings(progress_writer: EventHistory, prepared: Prepared) -> None:
     """Add an event with the settings of the training, as text and as data."""
     rows = {"train_rows": prepared.train.rows, "valid_rows": prepared.valid.rows}
     progress_writer.tell("settings", {"message": in_words(prepared), **rows, **training_facts(prepared)})
 
 
-def tell_columns(progress_writer: Telling, prepared: Prepared) -> None:
+def tell_columns(progress_writer: EventHistory, prepared: Prepared) -> None:
     """Add a warning for each text column with too many distinct values, and for rows that are left out."""
     for skipped in prepared.skipped:
         subject = f'{skipped.rows} rows are left out, as their image in column "{skipped.column}" cannot be read'
@@ -44,7 +44,7 @@ def tell_columns(progress_writer: Telling, prepared: Prepared) -> None:
             progress_writer.tell("warning", {"message": message, **about, "other_share": round(facts.other_share, 4)})
 
 
-def tell_fit(progress_writer: Telling, prepared: Prepared, fit: "Fitted") -> None:
+def tell_fit(progress_writer: EventHistory, prepared: Prepared, fit: "Fitted") -> None:
     """Add an event that says how many iterations the fit of a model of scikit-learn took."""
     rows = {"train_rows": prepared.train.rows, "valid_rows": prepared.valid.rows}
     message = f"{prepared.architecture['type']} was fitted in {fit.iterations} iterations"

@@ -50,7 +50,7 @@ Row = dict[str, Any]
 
 PURPOSE = "tensile bench cpu"
 JOBS = 4
-_TRAINED_SHARE = 0.7  # of the rows; the others are for validation and test
+_TRAINED_SHARE = 0.7  # share of the rows that train; the others validate and test
 _WIDE_BATCH = 128
 _POLL_S = 0.02
 _TIMEOUT_S = 3600.0

@@ -50,9 +50,9 @@ from indb_tensile.scheduler.workload import Workload, least_bytes
 
 _MINIMALLOC = Path(__file__).parents[4] / "shared" / "data" / "minimalloc"
 _LINK = Link(out_bytes_per_s=25_000_000_000, in_bytes_per_s=25_000_000_000)
-_BUDGET = 0.6  # of the liveness peak
+_BUDGET = 0.6  # budget of each plan as a share of the liveness peak
 _DEEP_INTERVALS = 10_000
-_RIVAL_EFFORT = 1.0  # in the solver's deterministic time, of which a unit is about 20 s on a hard instance
+_RIVAL_EFFORT = 1.0  # limit in units of the solver's deterministic time; a unit takes about 20 s on a hard instance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

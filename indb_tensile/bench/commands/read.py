@@ -45,7 +45,8 @@ from indb_tensile.errors import TensileError
 
 PURPOSE = "tensile bench read"
 _LIMITED = 4  # the table has this many times the memory of the job that is limited
-_AS_NICE = ("nice", "-n", "5")  # as a trainer (worker/trainer.py), so that other work slows both sides alike
+# The priority of a trainer (worker/trainer.py), so that other work slows both sides alike.
+_AS_NICE = ("nice", "-n", "5")
 _SETTINGS: dict[str, object] = {"device": "cpu", "budget_bytes": 512 * MIB, "torch_threads": 1}
 _SQL = parse(Path(__file__).with_name("read.sql").read_text(encoding="utf-8"))
 

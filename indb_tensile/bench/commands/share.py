@@ -39,7 +39,7 @@ from indb_tensile.bench.harness.share_site import share_site
 from indb_tensile.config import MIB
 from indb_tensile.errors import RequestError, TensileError
 
-_START_S = 8.0  # to start the controllers of a mix, measured on two idle cores
+_START_S = 8.0  # time to start the controllers of a mix, measured on two idle cores
 KNOWN = frozenset(field.name for field in fields(config.Settings))
 
 

@@ -157,7 +157,7 @@ class _Victims:
                 match event:
                     case ProcessEnded(trainer=trainer):
                         self._memory.revoke(trainer)
-                        self.trainers.bury(trainer)
+                        self.trainers.reap(trainer)
                     case TrainerGone(trainer=trainer, code=code):
                         self._count(trainer, code)
             for trainer in [trainer for trainer in self._starting if self.trainers.pid(trainer)]:

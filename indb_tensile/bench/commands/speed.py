@@ -51,8 +51,9 @@ FAMILIES = {"residual": residual, "recurrent": recurrent}
 JOBS = (1, 4)
 RIVALS = ("capuchin", "vdnn", "superneurons", "autoswap")
 LINK_GB_S = 25.0
-_SHARE = 0.6  # of the liveness peaks: the budget without --budget
-_WAYS = tuple((2 * tenth + 1) / 20 for tenth in reversed(range(10)))  # of the way from the floor to that peak
+_SHARE = 0.6  # the budget without --budget, as a share of the liveness peaks
+# Ten budgets between the floor and that peak, as shares of the distance.
+_WAYS = tuple((2 * tenth + 1) / 20 for tenth in reversed(range(10)))
 _TIMES = ("planning_ms", "planning_cpu_ms", "replanning_ms", "replanning_cpu_ms", "replanning_cold_ms")
 _DRIFT = 0.05  # largest relative change of an operator's latency, either way
 _LEAST_S = 1.0  # a rival may always take this time

@@ -70,7 +70,7 @@ DEVICES = MappingProxyType(
 JOBS = (10, 100, 1_000)
 _ERROR = 0.1  # until bench share has measured it
 _SHARINGS = ((trace_outcome.COMPLETION, Sharing.COMPLETION), (trace_outcome.ANY_PRICE, Sharing.ANY_PRICE))
-_NEARLY = 0.9  # of the runnable jobs: decisions about fewer are not counted
+_NEARLY = 0.9  # a decision is counted if it is about at least this share of the runnable jobs
 _REGION_BYTES = 16 << 20
 
 Figures = dict[str, list[Row]]  # by method, one for each seed

@@ -17,7 +17,7 @@ from indb_tensile.scheduler.memory.residency import Interval
 _BLOCK_BYTES = 512  # sizes are multiples of this
 _SMALL_BYTES = MIB  # requests up to this are served from small segments
 _SMALL_SEGMENT_BYTES = 2 * MIB
-_LARGE_SEGMENT_BYTES = 20 * MIB  # for requests below half of it
+_LARGE_SEGMENT_BYTES = 20 * MIB  # size of the segment for a request below half of this size
 _ROUND_BYTES = 2 * MIB  # a larger request's segment is a multiple of this
 _ITERATIONS = 3
 

@@ -14,7 +14,7 @@ from indb_tensile.bench.harness.chaos_rig import PURPOSE, SQL, ChaosRig
 from indb_tensile.catalog.connection import connect
 
 _FLOOD = 100  # executions of a statement that sends eight notifications
-INVALID_JOBS = (100, 3000)  # at least, at most
+INVALID_JOBS = (100, 3000)  # fewest and most invalid jobs that a user enqueues
 
 
 class Users:

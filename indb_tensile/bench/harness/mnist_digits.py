@@ -22,7 +22,7 @@ from indb_tensile.learning.jsonrows import column_of
 SIDE = 28
 _ORIENTATION = 0x0112
 _TURNED = 6  # shown after a quarter turn to the right
-_EVERY_TURNED = 10  # of how many digits one is stored on its side, with its orientation
+_EVERY_TURNED = 10  # every tenth digit is stored on its side, with its orientation
 
 # Values by their place in the table that cannot be read: a document, a truncated image, a bomb, nothing.
 HOSTILE_ROWS = (17, 1200, 2500, 4999)

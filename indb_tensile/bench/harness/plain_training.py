@@ -25,7 +25,7 @@ from psycopg import sql  # noqa: E402
 from safetensors.torch import save_file  # noqa: E402
 from torch import nn  # noqa: E402
 
-_CATEGORIES = 32  # as a default training
+_CATEGORIES = 32  # categories of a text column, as in a default training
 _HELD_OUT = 0.15  # share of rows for validation, and again for the test, as a default training
 _DAY_S = 86_400.0
 Matrix = Any  # numpy's own types are long here

@@ -135,7 +135,8 @@ def _flights() -> dict[str, ColumnData]:
     return csv_columns((names, joined), ("year", "tailnum", "flight", "plane_tailnum", *repeated, *later))
 
 
-_EVERY_FLIGHT = 16  # of 327,346 flights, so that boosting and networks can be compared in minutes
+# One flight in sixteen of 327,346 is used, so that boosting and networks can be compared in minutes.
+_EVERY_FLIGHT = 16
 _GERMAN = (
     "checking duration history purpose amount savings employed installment_rate sex debtors residence property age "
     "other_plans housing credits job dependents telephone foreign_worker class"

@@ -31,7 +31,7 @@ EAGER = "eager"
 CHECKPOINT = "checkpoint"
 # Compilers. Both partition the graph; only inductor has kernels of its own.
 AOT_EAGER, INDUCTOR = "aot_eager", "inductor"
-SEED = 1  # of the random numbers that an iteration draws
+SEED = 1  # seed of the random numbers that an iteration draws
 
 Values = dict[str, torch.Tensor]
 

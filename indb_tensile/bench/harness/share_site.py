@@ -36,7 +36,7 @@ PURPOSE = "tensile bench share"
 TABLES = ("digits", "breast_cancer", "diabetes")
 MOST_OWNERS = 2
 _SQL = parse(Path(__file__).with_name("share_site.sql").read_text(encoding="utf-8"))
-_CAPTURES = "captures"  # in a controller's state directory (worker/capture_files.py)
+_CAPTURES = "captures"  # folder of captures in a controller's state directory (worker/capture_files.py)
 _READY_S = 300.0
 _POLL_S = 0.05
 _END_S = 60.0

@@ -35,7 +35,7 @@ REGIONS = 64
 _MOST_MEMBERS = 4
 _MOST_SEGMENTS = 6
 _MOST_PLACES = 8
-_EVENTS = 3  # of a round
+_EVENTS = 3  # number of disturbances in a round
 _RATE = 10**10
 _DEADLINE_S = 60.0
 
@@ -234,7 +234,7 @@ class _Rounds:
                 self._answered.add(trainer)
             case ProcessEnded(trainer=trainer):
                 self._memory.revoke(trainer)
-                self._trainers.bury(trainer)
+                self._trainers.reap(trainer)
             case TrainerGone(trainer=trainer, code=code):
                 self._memory.release(trainer)
                 self.damaged += code == DAMAGED

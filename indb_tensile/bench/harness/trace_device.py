@@ -19,7 +19,7 @@ from indb_tensile.scheduler.completion.demand import TradeOff
 
 _SECOND_NS = 1_000_000_000
 HOST_BYTES_PER_S = 12_000_000_000
-_REST = 1e-9  # of a job's steps: less than this is an error of floating-point numbers
+_REST = 1e-9  # remaining steps of a job that count as none: floating-point errors are that large
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

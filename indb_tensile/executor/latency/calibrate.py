@@ -25,7 +25,7 @@ from indb_tensile.scheduler.graph import Stage, StepGraph
 Known = Mapping[str, tuple[int, int]]  # latency_ns and workspace_bytes by signature
 
 _TIMED_RUNS = 3
-_SHORT_RUNS = 7  # for calls so short that other work on the processor disturbs their timing
+_SHORT_RUNS = 7  # runs of calls so short that other work on the processor disturbs their timing
 _SHORT_NS = 1_000_000
 
 

@@ -18,8 +18,8 @@ from indb_tensile.executor.capture.capture import CapturedStep, capture_evaluati
 from indb_tensile.executor.capture.optimizer import OptimizerSettings
 from indb_tensile.executor.capture.trace import Loss
 
-_MOST_FLOPS = 4_000_000_000  # of one operator: about 40 ms on one core
-_MOST_BYTES = 128 * 1024 * 1024  # of one tensor
+_MOST_FLOPS = 4_000_000_000  # most arithmetic of one operator: about 40 ms on one core
+_MOST_BYTES = 128 * 1024 * 1024  # largest size of one tensor
 _MOST_STEP_FLOPS = 12_000_000_000
 
 

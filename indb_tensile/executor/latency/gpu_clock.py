@@ -11,7 +11,7 @@ import torch
 
 _CALLS = 16  # queued at a time, well below the number that blocks the host (about 1,000 for a stream)
 _BATCHES = 5  # the fastest counts: in others another process's time slice may have interrupted the device
-_LAUNCH_CYCLES = 40_000  # of the device's clock: 20 us at 2 GHz, longer than the host takes to queue a call
+_LAUNCH_CYCLES = 40_000  # cycles of the device's clock: 20 us at 2 GHz, longer than the host takes to queue a call
 
 
 class EventClock:

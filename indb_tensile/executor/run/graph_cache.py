@@ -32,7 +32,8 @@ CLEAN_RUNS = 2  # runs before recording, in which kernels are loaded and librari
 ODD_RUNS = 4  # runs in a row; if memory is not where the plan places it by then, it never will be
 
 _TIMES_KEPT = 1024
-TRIED_RUNS = 5  # of a graph that joins copies; then its fastest run is compared with the fastest run without it
+# Runs of a graph that joins copies, before its fastest run is compared with the fastest run without it.
+TRIED_RUNS = 5
 
 _UNPLANNED = "its memory is not at planned addresses"
 _ENDS_COPIES = "waiting for copies into the next iteration makes it slower"

@@ -203,7 +203,7 @@ def _fold(decision: Decision, event: Event) -> None:  # noqa: C901 - a table: on
 
 def _spare_ready(decision: Decision, trainer: TrainerId) -> None:
     spares = tuple(replace(s, ready=True) if s.trainer == trainer else s for s in decision.pool.spares)
-    decision.pool = replace(decision.pool, spares=spares, stillborn=0, spawn_pause_ticks=0)
+    decision.pool = replace(decision.pool, spares=spares, failed_starts=0, spawn_pause_ticks=0)
 
 
 def _claimed(decision: Decision, claim: Claim) -> None:
@@ -414,9 +414,9 @@ def _spare_exited(decision: Decision, trainer: TrainerId) -> None:
         pool, spares=tuple(s for s in pool.spares if s.trainer != trainer), leaving=pool.leaving - {trainer}
     )
     if spare is not None and not spare.ready:
-        stillborn = pool.stillborn + 1
-        pause_ticks = lengthened(stillborn)
-        pool = replace(pool, stillborn=stillborn, spawn_pause_ticks=pause_ticks)
+        failed_starts = pool.failed_starts + 1
+        pause_ticks = lengthened(failed_starts)
+        pool = replace(pool, failed_starts=failed_starts, spawn_pause_ticks=pause_ticks)
     decision.pool = pool
 
 

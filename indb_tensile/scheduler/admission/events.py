@@ -171,7 +171,7 @@ class ExitCause(StrEnum):
     PROBABLY_STARVED = "probably starved"
     OUTSIDE = "outside"  # by a signal that neither the process nor its controller sent
     STOPPED = "stopped"  # its controller ended the process
-    BABBLED = "babbled"  # its controller killed the process for an invalid message
+    INVALID_MESSAGE = "invalid message"  # its controller killed the process for an invalid message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ def outcome_of(exit_: Exit) -> Interrupted:
             return Interrupted(reason=reason, blame=Blame.OTHERS)
         case ExitCause.STOPPED:
             return Interrupted(reason="its controller stopped its trainer", blame=Blame.OTHERS)
-        case ExitCause.BABBLED:
+        case ExitCause.INVALID_MESSAGE:
             return Interrupted(reason="its trainer sent a message that its controller cannot read")
         case ExitCause.BY_ITSELF:
             reason = f"its trainer ended with {_exit_text(exit_.code)} before the job was done"

@@ -1,7 +1,7 @@
-"""Keep the fair schedule of the jobs of one controller, and order jobs by it (completion/fair_shares.py).
+"""Keep the fair schedule of one controller's jobs (completion/fair_shares.py), and order the jobs by this schedule.
 
-The fair schedule advances by the work that running jobs report. A job that comes joins it with all its steps. Jobs
-that their owners have paused stand still in it.
+The fair schedule advances by the work that running jobs report. A job that comes joins it with all its steps. A job
+that its owner has paused makes no progress in the fair schedule.
 """
 
 from collections.abc import Iterator, Sequence

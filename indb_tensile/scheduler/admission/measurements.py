@@ -1,7 +1,7 @@
 """Correct a job's latencies by its trainer's measurements, and have plans made anew when they have drifted.
 
-While another job is read, captured or calibrated, it takes processor time from the trainers for some seconds. The
-latencies that are measured meanwhile soon hold no longer. So do those of a report that reaches back to before a job
+While another job is read, captured or calibrated, it takes processor time from the trainers for some seconds.
+Latencies that are measured meanwhile are soon outdated. The same holds for a report that covers time before a job
 came, went, or adopted another plan. Up to `_MOST_DISTURBED` such measurements in a row do not count for plans and for
 contention. Later ones do: where jobs come all the time, the disturbance is the usual state.
 """
@@ -30,7 +30,8 @@ from indb_tensile.scheduler.timing.latency import correct, drift
 NEW_WEIGHT = 0.5  # weight of a measurement against the present value; reports are already means
 _MOST_DISTURBED = 8  # Trainers report about once a second, and a preparation takes some seconds.
 _PREPARING = (JobStage.CLAIMED, JobStage.CAPTURING, JobStage.CALIBRATING)
-_CHANGES = (Capture, Calibration, Adoption, Parking, Finish, Failure, Exit)  # of what runs on the device
+# Events that change what runs on the device.
+_CHANGES = (Capture, Calibration, Adoption, Parking, Finish, Failure, Exit)
 
 
 def note_change(decision: Decision, event: Event) -> None:

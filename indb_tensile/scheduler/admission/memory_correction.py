@@ -6,7 +6,7 @@ shrink if not. If the jobs do not fit together any more, the youngest goes back 
 budget is lowered. Only a job that the whole budget cannot hold fails, with the operator that outgrew its plan.
 
 A trainer may also be unable to place a block for which it has the regions, because other memory of its own lies in
-them. Its tensors have then left the block, and it is sent its plan once more.
+them. Its tensors have then left the block, and the controller sends the trainer its plan once more.
 """
 
 from dataclasses import replace

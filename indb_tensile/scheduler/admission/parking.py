@@ -9,10 +9,10 @@ The plans of the other jobs are made as soon as the job is told to leave, and ar
 that may return waits for admission like a new one. Its plan comes in the ordinary way, since the plan of a first
 iteration, too, finds the whole state in host memory.
 
-A parked job keeps its trainer, a place of the controller, its share of the host pool and, on a GPU, a context. So at
-most `parked_jobs` wait like this, and at least one place is left for other jobs. A job beyond that, or one for which
-the host pool has no room, saves a checkpoint, and its trainer ends. So does the trainer of a paused job that has not
-begun to train: such a job only goes back to the queue, where it stays until it is resumed.
+A parked job keeps its trainer, one of the places of the controller (`max_jobs`), its share of the host pool and, on a
+GPU, a context. So at most `parked_jobs` wait like this, and at least one place is left for other jobs. A job beyond
+that, or one for which the host pool has no room, saves a checkpoint, and its trainer ends. So does the trainer of a
+paused job that has not begun to train: such a job only goes back to the queue, where it stays until it is resumed.
 """
 
 from dataclasses import replace

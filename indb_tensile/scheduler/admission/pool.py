@@ -281,7 +281,7 @@ class Pool:
     claiming: bool = False  # a claim is under way
     passed_over: frozenset[int] = frozenset()  # owners (oids) whose jobs the last claim left in the queue
     queue_empty: bool = False  # the last claim returned no job; reset by the next tick or notification
-    stillborn: int = 0  # number of trainers in a row that died before they were ready
+    failed_starts: int = 0  # number of trainers in a row that died before they were ready
     spawn_pause_ticks: int = 0
     losses: int = 0  # number of times in a row that a trainer lost the device before it had measured anything on it
     claim_pause_ticks: int = 0

@@ -36,7 +36,7 @@ from indb_tensile.scheduler.workload import Workload
 
 # Attempts that ask for exactly the excess less. Later attempts ask for twice, four times, ... the excess less.
 _GENTLE_ATTEMPTS = 4
-_MOST_LOST = 0.01  # of the memory: what the first attempt may leave to rounding
+_MOST_LOST = 0.01  # share of the memory that the first attempt may leave to rounding
 
 Plans = tuple[JobPlan, ...]
 

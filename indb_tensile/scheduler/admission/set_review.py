@@ -1,4 +1,4 @@
-"""Undo a set of jobs that turns out slower than running fewer of them, and remember that for this kind of set.
+"""Undo a set of jobs that turns out slower than running fewer of them, and avoid this kind of set for a time.
 
 The measured system throughput of the present set is compared with what running one job fewer would give, and that is
 at least 1 (one job alone). If it stays below by more than `_MARGIN`, the job that gains least leaves the device, and
@@ -19,7 +19,7 @@ from indb_tensile.scheduler.host_memory import parked_bytes
 
 # Larger than the noise of reports, and than most errors of a time alone that is known from a calibration only.
 _MARGIN = 0.1
-_REPORTS = 3  # of each job of the set, without one in between that is fast enough
+_REPORTS = 3  # reports in a row of each job of the set that must all be too slow
 _REMEMBERED_S = 3_600.0
 _MOST_REMEMBERED = 32
 

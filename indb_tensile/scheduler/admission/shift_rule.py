@@ -23,7 +23,7 @@ from indb_tensile.scheduler.completion.set_forecasts import SetForecasts, member
 from indb_tensile.scheduler.completion.shifts import DeviceShift, ShiftQuestion, choose_shift
 from indb_tensile.scheduler.host_memory import parked_bytes
 
-_CHANGE_SHARE = 0.05  # of a quantum
+_CHANGE_SHARE = 0.05  # largest share of a quantum that a change of places takes
 # The trainer's part of a change beside its copies: buffers, graphs that are recorded anew, messages. `bench trace`
 # assumes as much.
 _HAND_OVER_NS = 100_000_000

@@ -87,7 +87,7 @@ def claim_blocker(pool: Pool) -> str | None:
         return f"a place: all {pool.max_jobs} are taken by jobs"
     if any(s.ready for s in pool.spares):
         return None
-    if pool.stillborn:
+    if pool.failed_starts:
         return "a trainer: those started last ended before they were ready, as the controller's log says"
     return "a trainer to start"
 

@@ -14,7 +14,7 @@ At most `HORIZON` waiting jobs, the first in fair order, are considered. Whichev
 again, with the jobs that follow.
 
 A schedule that starts a job has to be better by `MARGIN` than waiting for the next end, in makespan or in ANTT.
-Estimates that differ by less than they err must not start a job, because it runs to its end.
+A difference below the error of the estimates must not start a job, because a started job runs to its end.
 """
 
 from collections.abc import Callable, Iterator, Sequence

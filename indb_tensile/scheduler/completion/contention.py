@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from indb_tensile.errors import InvariantError
 
-NEW_WEIGHT = 0.25  # of an observation. Observations are noisy, because jobs come and go while they are made.
+NEW_WEIGHT = 0.25  # weight of an observation, which is noisy, because jobs come and go meanwhile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +47,8 @@ class Contention:
     def observed(self, jobs: int, slowdown: float) -> "Contention":
         """Return the contention corrected by one observation of this number of jobs.
 
-        Larger numbers are corrected by the same ratio: what makes these jobs slower or faster than was assumed, makes
-        more of them so too. Smaller numbers stay as they are, since the cause may be that there are so many.
+        Larger numbers are corrected by the same ratio, because the cause probably affects more jobs as well. Smaller
+        numbers stay as they are, because the cause may be the number of jobs itself.
         """
         if jobs < 2:
             return self

@@ -5,8 +5,8 @@ schedules are compared: in one the running jobs stay, in the other the set of jo
 pays for the copies of the states. After that, jobs run to their ends in both. A shift is chosen
 
 - if the mean completion gets better: what some jobs gain is at least `_GAIN_OVER_LOSS` of what others lose, and the
-  makespan gets at most `_BAND` and the cost of the change longer. A shift wins no throughput; it lets short jobs
-  pass.
+  makespan gets at most `_BAND` and the cost of the change longer. A shift gains no throughput; it lets short jobs
+  finish first.
 - if a waiting job's first step is overdue,
 - or if a waiting job of another owner would end later than with fair shares.
 
@@ -22,7 +22,7 @@ from indb_tensile.scheduler.completion.choose_starts import HORIZON
 from indb_tensile.scheduler.completion.foretell import ScheduleMoment, first_moment, start, until_next_end
 from indb_tensile.scheduler.completion.set_forecasts import SetForecasts, members
 
-_BAND = 0.02  # as in choose_starts.py: schedules whose makespans differ by less are ranked by completion
+_BAND = 0.02  # schedules whose makespans differ by less are ranked by completion, as in choose_starts.py
 _GAIN_OVER_LOSS = 1.2
 _TIE = 0.05  # two jobs whose fair ends differ by less do not take each other's place
 _RISE = 0.03  # a job joins a set in a list if it raises the throughput by this much
@@ -119,7 +119,10 @@ def _pays(question: ShiftQuestion, stay: _Course, change: _Course) -> bool:
 
 
 def _must(question: ShiftQuestion, stay: _Course, change: _Course, first: int) -> bool:
-    """Return whether the first job is owed its turn, whatever that does to the mean completion."""
+    """Return whether the first job must run now, even if the mean completion gets worse.
+
+    It must if its first step is overdue, or if it would end later than with fair shares.
+    """
     if question.overdue >> first & 1:
         return True
     demands = question.forecasts.demands

@@ -14,7 +14,7 @@ from indb_tensile.scheduler.completion.set_forecasts import SetForecasts, member
 
 
 class OvertakingRule:
-    """Says which sets of waiting jobs may start. What depends on pairs of jobs only is computed once."""
+    """Says which sets of waiting jobs may start. The relations between pairs of jobs are computed once."""
 
     def __init__(self, forecasts: SetForecasts) -> None:
         demands = forecasts.demands

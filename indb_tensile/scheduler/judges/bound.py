@@ -58,12 +58,13 @@ these prices, and choose the end of s's range that makes the bound smaller. Pric
 
 The bound is not tight (docs/results.md, "The least overhead and the bound"): within a zone each moment is examined by
 itself, so a lane may serve each moment as if no other moment needed it, and recomputed tensors take no memory of
-their own before they are read. That is not what makes the bound loose: linear programs over 91 moments of VGG-16 and
-10 of BERT at once, with the lanes' time between moments and memory for what is made again, gave no higher bound at an
-EOR of 1.02. What remains are fractions: of tensors that are copied whole, and of an update that is half before a
-moment and half behind it. With VGG-16's largest update on one side of each moment, the program's optimum is 1 to 5 %
-higher. Two moments together decide that optimum, so a case for each place of the update does not raise this bound.
-Where few tensors are large, whole tensors matter more: see "How far from the best" in docs/developer/planner.md.
+their own before they are read. These relaxations do not make the bound loose: linear programs over 91 moments of
+VGG-16 and 10 of BERT at once, with the lanes' time between moments and memory for what is made again, gave no higher
+bound at an EOR of 1.02. What remains are fractions: of tensors that are copied whole, and of an update that is half
+before a moment and half behind it. With VGG-16's largest update on one side of each moment, the program's optimum is
+1 to 5 % higher. Two moments together decide that optimum, so a case for each place of the update does not raise this
+bound. Where few tensors are large, whole tensors matter more: see "How far from the best" in
+docs/developer/planner.md.
 
 The time is proportional to operators and accesses: `_COARSE` + `_FINE` moments are examined for any size of the
 graph, and a moment with more items takes fewer steps (`_WORK`).
@@ -107,7 +108,7 @@ _AGAIN_PRICE = 3.0
 # 2,695 to 2,744, and those of five other networks hardly change.
 _WINDOWS = (4, 40)
 _SURE = 1 - 1e-9  # a factor below 1 that covers floating-point errors
-_ROUNDING_NS = 0.01  # for each tensor: the simulator ends a copy within a thousandth of a nanosecond
+_ROUNDING_NS = 0.01  # tolerance for each tensor: the simulator ends a copy within a thousandth of a nanosecond
 
 
 def bound_bytes(graph: StepGraph, latency_ns: Sequence[int], link: Link, iteration_ns: int) -> int:

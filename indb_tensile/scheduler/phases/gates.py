@@ -12,7 +12,7 @@ A gate is left out if other gates imply it: a job that waited for a second job h
 second job had waited for.
 
 Zico (section 5.3) delays iterations as a whole and relies on their times. The gates are our own addition.
-judges/cuts.py checks them.
+judges/gate_check.py checks them.
 """
 
 from bisect import bisect_right

@@ -18,7 +18,7 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 
 _LENGTHS = (0.25, 0.5, 1.0, 2.0)  # length scales, in a cube whose edge is 2
-_NOISE = 1e-6  # as a share of the costs' variance: keeps the matrix regular if two points nearly coincide
+_NOISE = 1e-6  # noise as a share of the costs' variance: keeps the matrix regular if two points nearly coincide
 _POINTS = 256
 _NEAR = 0.15  # standard deviation of the points around the best one
 _SEED = 20181018

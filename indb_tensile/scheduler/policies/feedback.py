@@ -20,7 +20,7 @@ from indb_tensile.scheduler.timing.simulate import EventKind, JobRun, simulate, 
 
 # The most rounds; they end earlier if nothing becomes faster. More rounds cost two simulations each.
 _ROUNDS = 4
-_LEAST_STEP = 0.05  # as a fraction of the copy's time: the paper's step
+_LEAST_STEP = 0.05  # least move of a trigger as a fraction of the copy's time: the paper's step
 
 
 def fed_back(

@@ -1,8 +1,8 @@
 """A policy: an object that plans jobs under a budget.
 
 A policy whose paper describes no more than "jobs, link and budget give plans" is a plain function, and
-`FunctionPolicy` makes a policy of it. Everything else that a planner may ask has a default in `Policy` that says
-honestly that the policy has nothing better:
+`FunctionPolicy` makes a policy of it. All other questions of a planner have a default in `Policy`, for policies that
+have no better answer:
 
 | question | default |
 |---|---|

@@ -6,8 +6,8 @@ following points:
 
 - Swapping and recomputation are not two phases but one choice for each gap. The choice that saves the most bytes over
   the limit for each nanosecond of cost is made first, and its effect is computed by laying the result out and timing
-  it (search/, native/planner). Swap-first is limited by bandwidth long before the memory suffices, and
-  recompute-first pays for what a free lane does at no cost.
+  it (search/, native/planner). Swapping first reaches the limit of the bandwidth long before the memory suffices.
+  Recomputing first spends compute time on tensors that an idle lane could copy at no cost.
 - A recomputed tensor may be a source of further recomputation (chains), up to a whole segment.
 - Updates run beside their gradients, large ones in parts (search/reorder.py).
 - Time is minimised under the budget, so no tensor moves without need. A caller that wants the least memory asks for a

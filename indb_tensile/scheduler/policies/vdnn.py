@@ -24,7 +24,7 @@ from indb_tensile.scheduler.policies.layer_kinds import LayerKind, is_backward, 
 from indb_tensile.scheduler.policies.layerwise import Offload, swapped
 from indb_tensile.scheduler.workload import Workload
 
-_WAYS = (None, Offload.NEXT_LAYER, Offload.AT_ONCE)  # from the fastest to the smallest
+_WAYS = (None, Offload.NEXT_LAYER, Offload.AT_ONCE)  # the variants, from the fastest to the one with the least memory
 
 
 def vdnn(

@@ -12,8 +12,8 @@ gaps together is also always safe. A cone that loses a source gets that source's
 updated before the later of two moments was not updated before the earlier one.
 
 Batch normalisation needs special treatment, because it reads running statistics that are updated right after it. Such
-an update, of a buffer that no operator accesses later in the step, is put off until the last re-run is over
-(SCHEDULER.md: statistics of a second run are discarded).
+an update, of a buffer that no operator accesses later in the step, is put off until the last re-run is over, so a
+re-run computes the same statistics as the first run.
 
 We differ from the papers in two points. Sources may be recomputed or swapped themselves (TENSILE takes only tensors
 that are never released: see `Cone.sources`). A policy chooses for each gap whether a tensor that is recomputed early,

@@ -20,9 +20,9 @@ Then the plan is improved. The number of layouts allowed for that falls smoothly
 4. The best plan of each order, improved by undoing places and choosing there again.
 5. Swaps while the lanes are idle, in place of recomputations. The measure above counts a tensor's bytes at every
    position over the limit, so it prefers few tensors that are long away. Optimizer state consists of many small
-   tensors, and those whose update comes soon after the peak are away for a short time of it. Swapping all of them
-   costs nothing while a lane is idle, but replaces a recomputation only together: no exchange of single choices finds
-   that.
+   tensors, and those whose update comes soon after the peak are away for only a short part of the peak. Swapping all
+   of them costs nothing while a lane is idle, but replaces a recomputation only together: no exchange of single
+   choices finds that.
 6. Steps 1 and 4 to 5 again in orders in which the largest update runs later in the backward pass, if its state is a
    considerable part of the peak.
 

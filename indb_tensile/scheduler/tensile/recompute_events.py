@@ -165,7 +165,7 @@ class RecomputeEvents:
     # --- the footprint ---------------------------------------------------------------------------------------------
 
     def _position(self) -> tuple[int, int]:
-        """Return the operator at the peak, or before which the recomputation at the peak runs, and the peak."""
+        """Return the operator at the peak, or after the recomputation that runs at the peak; and the peak."""
         load = np.array(self._load.by_operator(), dtype=np.int64)
         turns = np.where(self._turn == _NOTHING, 0, load + self._turn)
         at = int(np.argmax(np.maximum(load, turns)))

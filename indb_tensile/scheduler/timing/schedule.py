@@ -1,7 +1,8 @@
 """Gates: points at which jobs that share a budget in phases wait for each other.
 
-Offsets between the phases of jobs hold only if they are enforced. phases/offsets.py makes a schedule, phases/gates.py
-adds the gates that enforce it, judges/cuts.py checks the gates, and simulate.py computes what the schedule costs.
+Offsets between the phases of jobs hold only if they are enforced. phases/phase_offsets.py makes a schedule,
+phases/gates.py adds the gates that enforce it, judges/gate_check.py checks the gates, and simulate.py computes what
+the schedule costs.
 """
 
 from collections.abc import Sequence

@@ -2,7 +2,6 @@
 
 Each job is a process of the trace with four rows and a counter: its operators, its waits before them, its copies to
 the host, its copies to the device, and its bytes on the device. Uploads are in the row of waits, because a job waits
-from types import MappingProxyType
 from the request of its batch until the batch is there. Jobs share the lanes. If two jobs copy at the same time, both
 rows show the copy for as long as it takes beside the other one.
 

@@ -171,7 +171,7 @@ def test_silent_spare_is_killed_and_counts_as_a_failed_start() -> None:
         EndTrainer(trainer=TrainerId(1), method=EndMethod.KILL),
     )
     controller.send(Exit(trainer=TrainerId(1), code=-9))
-    assert (controller.pool.stillborn, controller.pool.spawn_pause_ticks) == (1, 2)
+    assert (controller.pool.failed_starts, controller.pool.spawn_pause_ticks) == (1, 2)
 
 
 def test_failed_trainer_starts_are_retried_after_growing_pauses() -> None:

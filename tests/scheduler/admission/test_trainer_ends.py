@@ -202,7 +202,7 @@ def test_trainer_that_reads_its_table_does_not_stall() -> None:
         (-9, ExitCause.OUTSIDE, "its trainer was killed by signal 9 from outside", Blame.OTHERS),
         (-15, ExitCause.OUTSIDE, "its trainer was killed by signal 15 from outside", Blame.OTHERS),
         (-9, ExitCause.STOPPED, "its controller stopped its trainer", Blame.OTHERS),
-        (-9, ExitCause.BABBLED, "its trainer sent a message that its controller cannot read", Blame.JOB),
+        (-9, ExitCause.INVALID_MESSAGE, "its trainer sent a message that its controller cannot read", Blame.JOB),
         (4, ExitCause.BY_ITSELF, "its trainer ended with code 4 before the job was done", Blame.OTHERS),
         (9, ExitCause.BY_ITSELF, "its trainer ended with code 9 before the job was done", Blame.OTHERS),
         (70, ExitCause.BY_ITSELF, "its trainer ended with code 70 before the job was done", Blame.JOB),
