@@ -51,12 +51,12 @@ bool LentRegions::take_for(const std::vector<std::uint32_t>& places, std::chrono
 // The allowance is lowered first, so the job's use never exceeds the regions that it has. If the device cannot tell
 // that the last use is over, all places stay this job's.
 void LentRegions::give(const std::vector<std::uint32_t>& places) {
-  std::vector<std::uint32_t> given;
-  std::copy_if(places.begin(), places.end(), std::back_inserter(given),
+  std::vector<std::uint32_t> returned;
+  std::copy_if(places.begin(), places.end(), std::back_inserter(returned),
                [this](std::uint32_t number) { return place(number).held; });
-  if (given.empty()) return;
-  if (memory_) memory_->finish(given);
-  for (const std::uint32_t number : given) {
+  if (returned.empty()) return;
+  if (memory_) memory_->finish(returned);
+  for (const std::uint32_t number : returned) {
     ledger_.add_lent(claim_, -static_cast<std::int64_t>(region_bytes_));
     place(number).held = false;
     --held_;

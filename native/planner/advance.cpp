@@ -11,21 +11,21 @@ namespace {
 
 std::size_t at(Index index) { return static_cast<std::size_t>(index); }
 
-void leave_later(Move& one, Bytes size, std::vector<Bytes>& room, Index distance) {
+void leave_later(Move& move, Bytes size, std::vector<Bytes>& room, Index distance) {
   const auto count = static_cast<Index>(room.size());
-  const Index latest = std::min(one.back - 1, one.after + distance);
-  while (one.free < latest && room[at(one.free % count)] >= size) room[at(one.free++ % count)] -= size;
+  const Index latest = std::min(move.back - 1, move.after + distance);
+  while (move.free < latest && room[at(move.free % count)] >= size) room[at(move.free++ % count)] -= size;
 }
 
 // Not before `previous`, at which the tensor returns that is needed before this one. When this one returns now. A
 // tensor that is away when the iteration begins stays so: whether its host copy serves again depends on that.
-Index return_earlier(Move& one, Bytes size, std::vector<Bytes>& room, Index distance, Index previous) {
+Index return_earlier(Move& move, Bytes size, std::vector<Bytes>& room, Index distance, Index previous) {
   const auto count = static_cast<Index>(room.size());
-  const Index turn = one.need / count * count;
-  Index earliest = std::max({one.free + 1, one.need - distance, previous + turn});
-  if (one.back > count) earliest = std::max(earliest, count + 1);
-  while (one.back > earliest && room[at((one.back - 1) % count)] >= size) room[at(--one.back % count)] -= size;
-  return std::max(previous, one.back - turn);
+  const Index turn = move.need / count * count;
+  Index earliest = std::max({move.free + 1, move.need - distance, previous + turn});
+  if (move.back > count) earliest = std::max(earliest, count + 1);
+  while (move.back > earliest && room[at((move.back - 1) % count)] >= size) room[at(--move.back % count)] -= size;
+  return std::max(previous, move.back - turn);
 }
 
 }  // namespace
@@ -61,10 +61,10 @@ std::vector<Move> Search::advanced(Index distance) const {
   std::vector<Move> moves = layout_.moves;
   const Bytes most = layout_.peak_bytes();
   std::vector<Bytes> room = layout_.load_bytes;
-  for (Bytes& one : room) one = most - one;
-  const auto size = [&](const Move& one) { return step_.arrays.size_bytes[at(one.tensor)]; };
+  for (Bytes& bytes : room) bytes = most - bytes;
+  const auto size = [&](const Move& move) { return step_.arrays.size_bytes[at(move.tensor)]; };
   for (const Index k : layout_.departures)
-    if (Move& one = moves[at(k)]; one.copies) leave_later(one, size(one), room, distance);
+    if (Move& move = moves[at(k)]; move.copies) leave_later(move, size(move), room, distance);
   std::vector<Index> order(moves.size());
   std::iota(order.begin(), order.end(), 0);
   const Index count = layout_.length();

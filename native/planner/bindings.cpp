@@ -34,55 +34,55 @@ std::vector<T> copied(const Array<T>& array) {
 
 std::vector<Access> accesses(const Array<Index>& tensor, const Array<std::uint8_t>& writes) {
   if (tensor.size() != writes.size()) throw std::invalid_argument("step arrays: lengths do not fit together");
-  std::vector<Access> found;
-  found.reserve(tensor.size());
-  for (std::size_t k = 0; k < tensor.size(); ++k) found.push_back({tensor.data()[k], writes.data()[k] != 0});
-  return found;
+  std::vector<Access> accesses;
+  accesses.reserve(tensor.size());
+  for (std::size_t k = 0; k < tensor.size(); ++k) accesses.push_back({tensor.data()[k], writes.data()[k] != 0});
+  return accesses;
 }
 
 std::vector<MoveRow> moves(const Search& search) {
-  std::vector<MoveRow> found;
-  for (const Move& one : search.layout().moves)
-    found.emplace_back(one.tensor, one.after, one.free, one.back, one.need, one.copies);
-  return found;
+  std::vector<MoveRow> rows;
+  for (const Move& move : search.layout().moves)
+    rows.emplace_back(move.tensor, move.after, move.free, move.back, move.need, move.copies);
+  return rows;
 }
 
 std::vector<ChoiceRow> choices(const Search& search) {
-  std::vector<ChoiceRow> found;
+  std::vector<ChoiceRow> rows;
   const Choices& all = search.choices();
   for (std::size_t gap = 0; gap < all.choice.size(); ++gap) {
     if (all.choice[gap] == Choice::swap)
-      found.emplace_back(static_cast<Index>(gap), all.cover[gap].lo, all.cover[gap].hi);
-    if (all.choice[gap] == Choice::drop) found.emplace_back(static_cast<Index>(gap), dropped, dropped);
+      rows.emplace_back(static_cast<Index>(gap), all.cover[gap].lo, all.cover[gap].hi);
+    if (all.choice[gap] == Choice::drop) rows.emplace_back(static_cast<Index>(gap), dropped, dropped);
   }
-  return found;
+  return rows;
 }
 
 std::vector<std::tuple<Index, Index, Index>> gaps(const Search& search) {
-  std::vector<std::tuple<Index, Index, Index>> found;
-  for (const Gap& one : search.step().gaps) found.emplace_back(one.tensor, one.after, one.need);
-  return found;
+  std::vector<std::tuple<Index, Index, Index>> rows;
+  for (const Gap& gap : search.step().gaps) rows.emplace_back(gap.tensor, gap.after, gap.need);
+  return rows;
 }
 
 void choose(Search& search, const std::vector<ChoiceRow>& rows, std::optional<Bytes> room_bytes) {
-  Choices found = search.nothing();
-  found.room_bytes = room_bytes;
+  Choices choices = search.nothing();
+  choices.room_bytes = room_bytes;
   for (const auto& [gap, lo, hi] : rows) {
-    if (gap < 0 || static_cast<std::size_t>(gap) >= found.choice.size())
+    if (gap < 0 || static_cast<std::size_t>(gap) >= choices.choice.size())
       throw std::invalid_argument("search: there is no such gap");
     const bool drops = lo == dropped;
-    found.choice[static_cast<std::size_t>(gap)] = drops ? Choice::drop : Choice::swap;
-    if (!drops) found.cover[static_cast<std::size_t>(gap)] = {lo, hi};
+    choices.choice[static_cast<std::size_t>(gap)] = drops ? Choice::drop : Choice::swap;
+    if (!drops) choices.cover[static_cast<std::size_t>(gap)] = {lo, hi};
   }
-  search.choose(std::move(found));
+  search.choose(std::move(choices));
 }
 
 std::optional<std::pair<Bytes, Ns>> adopt(Search& search, const Array<Index>& order,
                                           const std::vector<MoveRow>& rows) {
-  std::vector<Move> found;
+  std::vector<Move> moves;
   for (const auto& [tensor, after, free, back, need, copies] : rows)
-    found.push_back({none, tensor, after, need, free, back, 0, none, copies});
-  const auto standing = search.adopt(copied(order), std::move(found));
+    moves.push_back({none, tensor, after, need, free, back, 0, none, copies});
+  const auto standing = search.adopt(copied(order), std::move(moves));
   if (!standing) return std::nullopt;
   return std::pair(standing->peak_bytes, standing->iteration_ns);
 }

@@ -38,10 +38,10 @@ Ns Busy::upto(Ns time) const {
   const Ns rest = time - turn * period_;
   const auto next = std::upper_bound(parts_.begin(), parts_.end(), rest,
                                      [](Ns value, const std::pair<Ns, Ns>& part) { return value < part.first; });
-  const Ns found = turn * total_;
-  if (next == parts_.begin()) return found;
+  const Ns whole_turns = turn * total_;
+  if (next == parts_.begin()) return whole_turns;
   const auto k = static_cast<std::size_t>(next - parts_.begin()) - 1;
-  return found + before_[k] + std::min(parts_[k].second - parts_[k].first, rest - parts_[k].first);
+  return whole_turns + before_[k] + std::min(parts_[k].second - parts_[k].first, rest - parts_[k].first);
 }
 
 }  // namespace tensile::planner

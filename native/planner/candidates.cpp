@@ -38,9 +38,9 @@ void Candidates::look_around(Bytes limit_bytes) {
   out_lane_.clear(period_);
   in_lane_.clear(period_);
   for (const Index k : now.departures) {
-    const Move& one = now.moves[at(k)];
-    if (one.copies) out_lane_.add(one.out_start_ns, step_->arrays.out_ns[at(one.tensor)]);
-    in_lane_.add(one.in_start_ns, step_->arrays.in_ns[at(one.tensor)]);
+    const Move& move = now.moves[at(k)];
+    if (move.copies) out_lane_.add(move.out_start_ns, step_->arrays.out_ns[at(move.tensor)]);
+    in_lane_.add(move.in_start_ns, step_->arrays.in_ns[at(move.tensor)]);
   }
   out_lane_.close();
   in_lane_.close();

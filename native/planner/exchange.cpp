@@ -86,43 +86,43 @@ std::vector<Index> Search::kept_over_peak() const {
   const auto peak = std::max_element(load_bytes.begin(), load_bytes.end()) - load_bytes.begin();
   const Index op = layout_.order().op_at[static_cast<std::size_t>(peak)];
   const auto count = static_cast<Index>(step_.operators());
-  std::vector<Index> found;
-  for (Index gap = 0; gap < static_cast<Index>(step_.gaps.size()); ++gap) {
-    const Gap& one = step_.gaps[at(gap)];
-    const bool over = (one.after < op && op < one.need) || op + count < one.need;
+  std::vector<Index> gaps;
+  for (Index number = 0; number < static_cast<Index>(step_.gaps.size()); ++number) {
+    const Gap& gap = step_.gaps[at(number)];
+    const bool over = (gap.after < op && op < gap.need) || op + count < gap.need;
     const bool large =
-        step_.arrays.size_bytes[at(one.tensor)] > load_bytes[static_cast<std::size_t>(peak)] / least_share;
-    if (over && large && choices_.choice[at(gap)] == Choice::keep) found.push_back(gap);
+        step_.arrays.size_bytes[at(gap.tensor)] > load_bytes[static_cast<std::size_t>(peak)] / least_share;
+    if (over && large && choices_.choice[at(number)] == Choice::keep) gaps.push_back(number);
   }
-  const auto length = [&](Index gap) { return step_.gaps[at(gap)].need - step_.gaps[at(gap)].after; };
-  std::stable_sort(found.begin(), found.end(), [&](Index a, Index b) { return length(a) > length(b); });
-  return found;
+  const auto length = [&](Index number) { return step_.gaps[at(number)].need - step_.gaps[at(number)].after; };
+  std::stable_sort(gaps.begin(), gaps.end(), [&](Index a, Index b) { return length(a) > length(b); });
+  return gaps;
 }
 
 // Return the gaps whose tensors are recomputed, those whose recomputation takes longest first.
 std::vector<Index> Search::recomputed() const {
-  std::vector<Index> found;
+  std::vector<Index> gaps;
   for (Index gap = 0; gap < static_cast<Index>(step_.gaps.size()); ++gap)
-    if (choices_.choice[at(gap)] == Choice::drop) found.push_back(gap);
+    if (choices_.choice[at(gap)] == Choice::drop) gaps.push_back(gap);
   const auto duration = [&](Index gap) {
     const Index maker = step_.first_writer[at(step_.gaps[at(gap)].tensor)];
     return maker == none ? Ns{0} : step_.arrays.latency_ns[at(maker)];
   };
-  std::stable_sort(found.begin(), found.end(), [&](Index a, Index b) { return duration(a) > duration(b); });
-  return found;
+  std::stable_sort(gaps.begin(), gaps.end(), [&](Index a, Index b) { return duration(a) > duration(b); });
+  return gaps;
 }
 
 // Return the gaps whose choice could change to `other`, the largest tensors first.
 std::vector<Index> Search::exchangeable(Choice other) const {
-  std::vector<Index> found;
+  std::vector<Index> gaps;
   for (Index gap = 0; gap < static_cast<Index>(step_.gaps.size()); ++gap) {
     const Choice now = choices_.choice[at(gap)];
     if (now == Choice::keep || now == other) continue;
-    if (other != Choice::drop || step_.droppable(step_.gaps[at(gap)])) found.push_back(gap);
+    if (other != Choice::drop || step_.droppable(step_.gaps[at(gap)])) gaps.push_back(gap);
   }
   const auto size = [&](Index gap) { return step_.arrays.size_bytes[at(step_.gaps[at(gap)].tensor)]; };
-  std::stable_sort(found.begin(), found.end(), [&](Index a, Index b) { return size(a) > size(b); });
-  return found;
+  std::stable_sort(gaps.begin(), gaps.end(), [&](Index a, Index b) { return size(a) > size(b); });
+  return gaps;
 }
 
 // Change the choice of these gaps to `other` where that makes the iteration faster, or keeps its time with less to
@@ -138,7 +138,7 @@ bool Search::exchange_all(const std::vector<Index>& gaps, Choice other, Index en
     const auto [first, stop] = groups.back();
     groups.pop_back();
     for (std::size_t k = first; k < stop; ++k) put(gaps[k], other, {});
-    const auto standing = [&](const Layout& one) { return std::pair(one.iteration_ns, lane_ns(one)); };
+    const auto standing = [&](const Layout& layout) { return std::pair(layout.iteration_ns, lane_ns(layout)); };
     if (try_out() && standing(trial_) < standing(layout_)) {
       accept(trial_);
       better = true;

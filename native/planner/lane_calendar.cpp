@@ -37,7 +37,7 @@ Ns LaneCalendar::upto(Ns time) const {
 }
 
 // Return the first time before which this much time is free: the inverse of `upto`.
-Ns LaneCalendar::found(Ns amount) const {
+Ns LaneCalendar::time_of(Ns amount) const {
   if (total_ <= 0) return never;
   Ns turn = amount >= 0 ? amount / total_ : -((-amount + total_ - 1) / total_);
   Ns rest = amount - turn * total_;
@@ -62,13 +62,13 @@ Ns LaneCalendar::found(Ns amount) const {
 Ns LaneCalendar::earliest(Ns from, Ns duration) const {
   if (duration <= 0) return from;
   if (duration > 2 * total_) return never;
-  return std::max(from, found(upto(from) + duration));
+  return std::max(from, time_of(upto(from) + duration));
 }
 
 Ns LaneCalendar::latest(Ns to, Ns duration) const {
   if (duration <= 0) return to;
   if (duration > 2 * total_) return -never;
-  return std::min(to, found(upto(to) - duration));
+  return std::min(to, time_of(upto(to) - duration));
 }
 
 void LaneCalendar::change(Index number, Ns by) {
@@ -88,7 +88,7 @@ void LaneCalendar::take_from(Ns from, Ns duration) {
     duration -= taken;
     if (duration > 0) {
       const Ns end = time - rest + std::min(static_cast<Ns>(inside + 1) * width_, period_);
-      time = std::max(end, found(upto(end) + 1) - 1);
+      time = std::max(end, time_of(upto(end) + 1) - 1);
     }
     if (time - from > 2 * period_) return;
   }
@@ -105,7 +105,7 @@ void LaneCalendar::take_until(Ns to, Ns duration) {
     duration -= taken;
     if (duration > 0) {
       const Ns begin = time - rest + static_cast<Ns>(inside) * width_;
-      time = std::min(begin - 1, found(upto(begin)) - 1);
+      time = std::min(begin - 1, time_of(upto(begin)) - 1);
     }
     if (to - time > 2 * period_) return;
   }

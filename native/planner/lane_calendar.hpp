@@ -38,7 +38,7 @@ class LaneCalendar {
 
  private:
   Ns upto(Ns time) const;
-  Ns found(Ns amount) const;
+  Ns time_of(Ns amount) const;
   Ns turn_of(Ns time) const;
   Index stretch_at(Ns rest) const;
   void change(Index number, Ns by);

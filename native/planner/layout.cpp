@@ -18,7 +18,7 @@ constexpr int iterations = 3;        // two to fill the lanes, one to measure
 constexpr int held_iterations = 24;  // of moves as they are: as many as the simulator allows (simulate.py)
 constexpr Ns forever = std::numeric_limits<Ns>::max() / 4;
 
-Index gap_of(const Move& one) { return one.gap; }
+Index gap_of(const Move& move) { return move.gap; }
 Index gap_of(Index gap) { return gap; }
 
 }  // namespace
@@ -41,16 +41,16 @@ bool Layout::lay(const Choices& choices, int passes, const Layout& like) {
   return true;
 }
 
-bool Layout::hold(const std::vector<Move>& given) {
-  for (std::size_t k = 0; k < given.size(); ++k) {
-    const Move& one = given[k];
-    if (k > 0 && given[k - 1].gap == one.gap && given[k - 1].need > one.after) return false;
-    const std::span<const Stretch> parts = order_->parts(at(one.gap));
+bool Layout::hold(const std::vector<Move>& others) {
+  for (std::size_t k = 0; k < others.size(); ++k) {
+    const Move& move = others[k];
+    if (k > 0 && others[k - 1].gap == move.gap && others[k - 1].need > move.after) return false;
+    const std::span<const Stretch> parts = order_->parts(at(move.gap));
     if (std::none_of(parts.begin(), parts.end(),
-                     [&](const Stretch& part) { return part.after == one.after && part.need == one.need; }))
+                     [&](const Stretch& part) { return part.after == move.after && part.need == move.need; }))
       return false;
   }
-  moves = given;
+  moves = others;
   bench_->late_out_ns.assign(at(length()), 0);
   bench_->late_in_ns.assign(at(length()), 0);
   simulate(held_iterations);
@@ -66,7 +66,7 @@ Index Layout::peak_position() const {
 
 Bytes Layout::excess(Bytes limit_bytes) const {
   return std::accumulate(load_bytes.begin(), load_bytes.end(), Bytes{0},
-                         [&](Bytes sum, Bytes one) { return sum + std::max<Bytes>(0, one - limit_bytes); });
+                         [&](Bytes sum, Bytes load) { return sum + std::max<Bytes>(0, load - limit_bytes); });
 }
 
 // --- what is moved -----------------------------------------------------------------------------------------------
@@ -137,14 +137,14 @@ std::span<const Move> Layout::moves_of(Index gap) const {
 bool Layout::away(Index gap, Index position) const {
   const std::span<const Move> mine = moves_of(gap);
   return std::any_of(mine.begin(), mine.end(),
-                     [&](const Move& one) { return position >= one.free && position < one.back; });
+                     [&](const Move& move) { return position >= move.free && position < move.back; });
 }
 
 // Sort by the position at which the tensor leaves, then by gap.
 void Layout::sort_departures() {
   std::vector<Index>& count = bench_->count;
   count.assign(at(length()) + 1, 0);
-  for (const Move& one : moves) ++count[at(one.after) + 1];
+  for (const Move& move : moves) ++count[at(move.after) + 1];
   std::partial_sum(count.begin(), count.end(), count.begin());
   departures.resize(moves.size());
   for (std::size_t k = 0; k < moves.size(); ++k) departures[at(count[at(moves[k].after)]++)] = static_cast<Index>(k);
@@ -157,7 +157,7 @@ void Layout::sort_returns() {
   const Index last = length();
   count.assign(at(last) + 2, 0);
   const auto place = [&](Index due) { return at(count[at(last - due)]++); };
-  for (const Move& one : moves) ++count[at(last - within(one.need)) + 1];
+  for (const Move& move : moves) ++count[at(last - within(move.need)) + 1];
   for (const Index pos : order_->uploads) ++count[at(last - pos - 1) + 1];
   std::partial_sum(count.begin(), count.end(), count.begin());
   bench_->backs.resize(moves.size() + order_->uploads.size());
@@ -229,19 +229,19 @@ bool Layout::decide_copies() {
 // Mark the tensors that are on the device when the iteration starts, so that no host copy of them is valid at that
 // time. Returns whether any tensor was newly marked.
 bool Layout::spoil() {
-  bool found = false;
-  for (const Move& one : moves) {
-    if (one.need < length() || one.back > length() || bench_->spoilt[at(one.tensor)] != 0) continue;
-    bench_->spoilt[at(one.tensor)] = 1;
-    found = true;
+  bool spoilt_any = false;
+  for (const Move& move : moves) {
+    if (move.need < length() || move.back > length() || bench_->spoilt[at(move.tensor)] != 0) continue;
+    bench_->spoilt[at(move.tensor)] = 1;
+    spoilt_any = true;
   }
-  return found;
+  return spoilt_any;
 }
 
 void Layout::place_outs() {
-  const auto queue = [&](Move& one, Ns lane) {
-    one.out_start_ns = std::max(lane, end_ns[at(one.after)]);
-    return one.out_start_ns + step_->arrays.out_ns[at(one.tensor)];
+  const auto queue = [&](Move& move, Ns lane) {
+    move.out_start_ns = std::max(lane, end_ns[at(move.after)]);
+    return move.out_start_ns + step_->arrays.out_ns[at(move.tensor)];
   };
   Ns lane = -forever;
   for (const Index k : departures)
@@ -249,13 +249,13 @@ void Layout::place_outs() {
   lane -= end_ns.back();
   Cursor boundary(boundary_ns, end_ns.back());
   for (const Index k : departures) {
-    Move& one = moves[at(k)];
-    one.free = one.after + 1;
-    if (one.copies) {
-      lane = queue(one, lane);
-      one.free = std::max(one.free, boundary.first_from(lane));
+    Move& move = moves[at(k)];
+    move.free = move.after + 1;
+    if (move.copies) {
+      lane = queue(move, lane);
+      move.free = std::max(move.free, boundary.first_from(lane));
     }
-    one.free = std::min(one.free, one.need - 1);
+    move.free = std::min(move.free, move.need - 1);
   }
 }
 
@@ -264,42 +264,42 @@ void Layout::place_backs() {
   const Index count = length();
   const Ns period = end_ns.back();
   std::vector<Back>& backs = bench_->backs;
-  for (Back& one : backs) one.due = one.move == none ? end_ns[at(one.where)] : begin_ns[at(one.where)];
+  for (Back& back : backs) back.due = back.move == none ? end_ns[at(back.where)] : begin_ns[at(back.where)];
   const auto earlier = [](const Back& a, const Back& b) {
     return a.due != b.due ? a.due > b.due : a.tensor != b.tensor ? a.tensor > b.tensor : a.move < b.move;
   };
   if (!std::is_sorted(backs.begin(), backs.end(), earlier)) std::sort(backs.begin(), backs.end(), earlier);
   Ns next = forever;
-  const auto start_of = [&](const Back& one, Ns offset) {
-    const Ns own = one.due + offset - one.duration;
-    return one.move == none ? own : std::min(own, next - one.duration);
+  const auto start_of = [&](const Back& back, Ns offset) {
+    const Ns own = back.due + offset - back.duration;
+    return back.move == none ? own : std::min(own, next - back.duration);
   };
-  for (const Back& one : backs) next = std::min(next, start_of(one, period));
+  for (const Back& back : backs) next = std::min(next, start_of(back, period));
   Cursor boundary(boundary_ns, period);
   for (const Back& item : backs) {
     const Ns start = start_of(item, 0);
     next = std::min(next, start);
     if (item.move == none) continue;
-    Move& one = moves[at(item.move)];
-    const bool later = one.need >= count;  // it is needed in the iteration after the one in which it leaves
-    one.in_start_ns = start + (later ? period : 0);
+    Move& move = moves[at(item.move)];
+    const bool later = move.need >= count;  // the tensor is needed in the iteration after that in which it leaves
+    move.in_start_ns = start + (later ? period : 0);
     const Index back = boundary.last_by(start) + (later ? count : 0);
-    one.early = std::min(one.early, back);
-    one.back = std::clamp(back, one.free + 1, one.need);
+    move.early = std::min(move.early, back);
+    move.back = std::clamp(back, move.free + 1, move.need);
   }
 }
 
 void Layout::demand(const Choices& choices) {
-  for (Move& one : moves) {
-    const Reach reach = reached(choices.cover[at(one.gap)]);
-    if (reach.lo == none || one.need <= reach.lo || one.after >= reach.hi) continue;
-    one.free = std::min(one.free, std::clamp(reach.lo, one.after + 1, one.need - 1));
-    one.back = std::max(one.back, std::clamp(reach.hi + 1, one.free + 1, one.need));
+  for (Move& move : moves) {
+    const Reach reach = reached(choices.cover[at(move.gap)]);
+    if (reach.lo == none || move.need <= reach.lo || move.after >= reach.hi) continue;
+    move.free = std::min(move.free, std::clamp(reach.lo, move.after + 1, move.need - 1));
+    move.back = std::max(move.back, std::clamp(reach.hi + 1, move.free + 1, move.need));
   }
 }
 
 void Layout::weigh() {
-  sum_up(load_bytes, [](const Move& one) { return std::pair(one.free, one.back); });
+  sum_up(load_bytes, [](const Move& move) { return std::pair(move.free, move.back); });
 }
 
 // --- time --------------------------------------------------------------------------------------------------------

@@ -72,7 +72,7 @@ class Layout {
 
   // Replace the moves by these and time them unchanged. They may differ from the present moves in boundaries and
   // copies only. False, without any change, if they differ in more.
-  bool hold(const std::vector<Move>& given);
+  bool hold(const std::vector<Move>& others);
 
   // Prevent other layouts from taking over the order, after the step's times have changed.
   void forget() { order_.reset(); }
@@ -121,10 +121,10 @@ class Layout {
   void plan_copies(const Choices& choices);
   bool make_room(Bytes room_bytes);
   void stay_between();
-  bool claim(const Move& one, Index first, Index stop);
+  bool claim(const Move& move, Index first, Index stop);
   void fill();
-  Index stay(const Move& one, Index latest);
-  Index return_from(const Move& one, Index earliest);
+  Index stay(const Move& move, Index latest);
+  Index return_from(const Move& move, Index earliest);
   void return_in_turn();
   bool decide_copies();
   bool spoil();
@@ -139,9 +139,9 @@ class Layout {
     const Index count = length();
     std::vector<Bytes>& change = bench_->change;
     change.assign(at(count) + 1, 0);
-    for (const Move& one : moves) {
-      const Bytes size = step_->arrays.size_bytes[at(one.tensor)];
-      const auto [from, to] = away(one);
+    for (const Move& move : moves) {
+      const Bytes size = step_->arrays.size_bytes[at(move.tensor)];
+      const auto [from, to] = away(move);
       const Index first = within(from);
       const Index stop = first + (to - from);
       change[at(first)] -= size;

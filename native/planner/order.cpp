@@ -93,19 +93,19 @@ void Order::walk(const Step& step) {
   for (Index pos = 0; pos < count; ++pos) {
     const Index op = op_at[at(pos)];
     for (Index number = step.first_access(op); number < step.last_access(op); ++number) {
-      const Access& one = step.access(number);
-      Held& here = held_[at(one.tensor)];
-      if (one.writes && step.fresh(op, one.tensor)) {
+      const Access& access = step.access(number);
+      Held& here = held_[at(access.tensor)];
+      if (access.writes && step.fresh(op, access.tensor)) {
         here.life = static_cast<Index>(lives_.size());
         here.written = 0;
-        lives_.push_back({one.tensor, pos, pos});
+        lives_.push_back({access.tensor, pos, pos});
       } else {
-        if (here.latest != none) note(one.tensor, pos);
+        if (here.latest != none) note(access.tensor, pos);
         if (here.life != none) lives_[at(here.life)].last = pos;
       }
       if (here.earliest == none) here.earliest = pos;
       here.latest = pos;
-      here.written += one.writes ? 1 : 0;
+      here.written += access.writes ? 1 : 0;
       if (again[at(pos)] == 0) here.gap = step.gap_of_access[at(number)];
     }
   }
@@ -125,10 +125,10 @@ void Order::note(Index tensor, Index need) {
 
 void Order::sort_parts(std::size_t gaps) {
   first_part_.assign(gaps + 2, 0);
-  for (const Stretch& one : noted_) ++first_part_[at(one.gap) + 2];
+  for (const Stretch& stretch : noted_) ++first_part_[at(stretch.gap) + 2];
   std::partial_sum(first_part_.begin(), first_part_.end(), first_part_.begin());
   parts_.resize(noted_.size());
-  for (const Stretch& one : noted_) parts_[first_part_[at(one.gap) + 1]++] = one;
+  for (const Stretch& stretch : noted_) parts_[first_part_[at(stretch.gap) + 1]++] = stretch;
 }
 
 void Order::sum_up(const Step& step) {
@@ -136,10 +136,10 @@ void Order::sum_up(const Step& step) {
   uploads.clear();
   before_ns.resize(at(count) + 1);
   held_bytes.assign(at(count) + 1, 0);
-  for (const Life& one : lives_) {
-    const Bytes size = step.arrays.size_bytes[at(one.tensor)];
-    held_bytes[at(one.first)] += size;
-    held_bytes[at(one.last) + 1] -= size;
+  for (const Life& life : lives_) {
+    const Bytes size = step.arrays.size_bytes[at(life.tensor)];
+    held_bytes[at(life.first)] += size;
+    held_bytes[at(life.last) + 1] -= size;
   }
   Bytes held = step.base_bytes;
   Ns passed = 0;

@@ -51,10 +51,10 @@ bool Search::demand_at(Index position, Bytes limit_bytes) {
   }
   std::stable_sort(there.begin(), there.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
   Bytes over = layout_.load_bytes[at(position)] - limit_bytes;
-  for (const auto& [size, one] : there) {
+  for (const auto& [size, demanded] : there) {
     if (over <= 0) break;
-    choices_.choice[at(one.gap)] = one.choice;
-    choices_.cover[at(one.gap)] = one.cover;
+    choices_.choice[at(demanded.gap)] = demanded.choice;
+    choices_.cover[at(demanded.gap)] = demanded.cover;
     over -= size;
   }
   return !there.empty();

@@ -25,8 +25,8 @@ namespace tensile::planner {
 // Compute the free memory by position while all swapped tensors are away. False if it is negative anywhere.
 bool Layout::make_room(Bytes room_bytes) {
   std::vector<Bytes>& room = bench_->room;
-  sum_up(room, [](const Move& one) { return std::pair(one.after + 1, one.need); });
-  for (Bytes& one : room) one = room_bytes - one;
+  sum_up(room, [](const Move& move) { return std::pair(move.after + 1, move.need); });
+  for (Bytes& bytes : room) bytes = room_bytes - bytes;
   if (*std::min_element(room.begin(), room.end()) < 0) return false;
   bench_->left = room;
   stay_between();
@@ -35,9 +35,9 @@ bool Layout::make_room(Bytes room_bytes) {
 }
 
 std::vector<Bytes> Layout::least_load() const {
-  std::vector<Bytes> found;
-  sum_up(found, [](const Move& one) { return std::pair(one.after + 1, one.need); });
-  return found;
+  std::vector<Bytes> load;
+  sum_up(load, [](const Move& move) { return std::pair(move.after + 1, move.need); });
+  return load;
 }
 
 // Let tensors stay where a gap has several parts: only the longest part needs a swap. In the other parts the tensor
@@ -54,13 +54,13 @@ void Layout::stay_between() {
   }
   std::sort(others.begin(), others.end());
   for (const auto& [length, k] : others)
-    if (Move& one = moves[at(k)]; claim(one, one.after + 1, one.need)) one.gap = none;
-  std::erase_if(moves, [](const Move& one) { return one.gap == none; });
+    if (Move& move = moves[at(k)]; claim(move, move.after + 1, move.need)) move.gap = none;
+  std::erase_if(moves, [](const Move& move) { return move.gap == none; });
 }
 
 // Assign memory to the move's tensor at all positions between two. False, without any change, if not enough is left.
-bool Layout::claim(const Move& one, Index first, Index stop) {
-  const Bytes size = step_->arrays.size_bytes[at(one.tensor)];
+bool Layout::claim(const Move& move, Index first, Index stop) {
+  const Bytes size = step_->arrays.size_bytes[at(move.tensor)];
   for (Index pos = first; pos < stop; ++pos)
     if (bench_->left[at(within(pos))] < size) return false;
   for (Index pos = first; pos < stop; ++pos) bench_->left[at(within(pos))] -= size;
@@ -70,21 +70,21 @@ bool Layout::claim(const Move& one, Index first, Index stop) {
 // Assign the free memory to the moves, whose boundaries the lanes alone have determined so far.
 void Layout::fill() {
   bench_->left = bench_->room;
-  for (Move& one : moves) one.wanted = std::exchange(one.back, one.need);
+  for (Move& move : moves) move.wanted = std::exchange(move.back, move.need);
   return_in_turn();
   for (const Index k : departures) {
-    Move& one = moves[at(k)];
-    one.free = stay(one, std::min(one.free, one.back - 1));
+    Move& move = moves[at(k)];
+    move.free = stay(move, std::min(move.free, move.back - 1));
   }
-  for (Move& one : moves) one.wanted = std::max(one.early, one.free + 1);
+  for (Move& move : moves) move.wanted = std::max(move.early, move.free + 1);
   return_in_turn();
 }
 
 // Return the position up to which there is room for the tensor after its last use, at most `latest`, and assign the
 // memory.
-Index Layout::stay(const Move& one, Index latest) {
-  const Bytes size = step_->arrays.size_bytes[at(one.tensor)];
-  Index pos = one.after + 1;
+Index Layout::stay(const Move& move, Index latest) {
+  const Bytes size = step_->arrays.size_bytes[at(move.tensor)];
+  Index pos = move.after + 1;
   while (pos < latest) {
     const Index turn = pos < length() ? 0 : length();
     const Index stop = turn == 0 ? std::min(latest, length()) : latest;
@@ -96,9 +96,9 @@ Index Layout::stay(const Move& one, Index latest) {
 
 // Return the position from which on there is room for the tensor until its present return, at least `earliest`, and
 // assign the memory.
-Index Layout::return_from(const Move& one, Index earliest) {
-  const Bytes size = step_->arrays.size_bytes[at(one.tensor)];
-  Index pos = one.back;
+Index Layout::return_from(const Move& move, Index earliest) {
+  const Bytes size = step_->arrays.size_bytes[at(move.tensor)];
+  Index pos = move.back;
   while (pos > earliest) {
     const Index turn = pos > length() ? length() : 0;
     const Index stop = std::max(earliest, turn);
@@ -120,11 +120,11 @@ void Layout::return_in_turn() {
       lane = std::max(lane, end_ns[at(item->where)]);
       continue;
     }
-    Move& one = moves[at(item->move)];
-    const Index turn = one.need < count ? 0 : count;  // the start of the iteration in which the tensor is needed
-    const Index earliest = std::max(one.wanted, boundary.first_from(lane) - 1 + turn);
-    one.back = return_from(one, earliest);
-    const Index where = one.back - turn;
+    Move& move = moves[at(item->move)];
+    const Index turn = move.need < count ? 0 : count;  // the start of the iteration in which the tensor is needed
+    const Index earliest = std::max(move.wanted, boundary.first_from(lane) - 1 + turn);
+    move.back = return_from(move, earliest);
+    const Index where = move.back - turn;
     const Ns from = where < 0       ? boundary_ns[at(where + count)] - period
                     : where < count ? boundary_ns[at(where)]
                                     : period;

@@ -21,9 +21,9 @@ constexpr double lane_prices[] = {0.0, 0.02, 0.1, 0.3};  // values of `lane_pric
 // Candidates by score, the best first. They form a heap instead of a sorted list, because only a few are taken.
 class Search::Ranking {
  public:
-  Ranking(const std::vector<Candidate>& found, const Search& search) {
-    for (const Candidate& one : found)
-      if (!search.refused(one)) heap_.push_back(&one);
+  Ranking(const std::vector<Candidate>& candidates, const Search& search) {
+    for (const Candidate& candidate : candidates)
+      if (!search.refused(candidate)) heap_.push_back(&candidate);
     std::make_heap(heap_.begin(), heap_.end(), worse);
   }
 
@@ -143,8 +143,8 @@ Search::Excess Search::excess(const Layout& layout, Bytes limit_bytes) const {
 
 Ns Search::lane_ns(const Layout& layout) const {
   Ns sum = 0;
-  for (const Move& one : layout.moves)
-    sum += step_.arrays.in_ns[at(one.tensor)] + (one.copies ? step_.arrays.out_ns[at(one.tensor)] : 0);
+  for (const Move& move : layout.moves)
+    sum += step_.arrays.in_ns[at(move.tensor)] + (move.copies ? step_.arrays.out_ns[at(move.tensor)] : 0);
   return sum;
 }
 
@@ -185,16 +185,16 @@ bool Search::step_together(Ranking& ranked, Bytes limit_bytes, int together, dou
   double foreseen = 0;
   std::vector<const Candidate*> swaps;
   while (!ranked.empty() && tensors.size() < at(together)) {
-    const Candidate& one = ranked.next();
-    if (one.score <= 0) break;
-    const Index tensor = step_.gaps[at(one.gap)].tensor;
+    const Candidate& candidate = ranked.next();
+    if (candidate.score <= 0) break;
+    const Index tensor = step_.gaps[at(candidate.gap)].tensor;
     if (std::find(tensors.begin(), tensors.end(), tensor) != tensors.end()) continue;
-    const bool new_swap = one.due_ns != 0;
-    if (new_swap && !tensors.empty() && careful && !fits_beside(one, swaps)) continue;
+    const bool new_swap = candidate.due_ns != 0;
+    if (new_swap && !tensors.empty() && careful && !fits_beside(candidate, swaps)) continue;
     tensors.push_back(tensor);
-    if (new_swap) swaps.push_back(&one);
-    put(one.gap, one.choice, one.cover);
-    foreseen += one.cost_ns;
+    if (new_swap) swaps.push_back(&candidate);
+    put(candidate.gap, candidate.choice, candidate.cover);
+    foreseen += candidate.cost_ns;
   }
   const double allowed = 2 * foreseen + surprise * static_cast<double>(was.time);
   if (!tensors.empty() && try_out()) {
@@ -211,7 +211,7 @@ bool Search::step_together(Ranking& ranked, Bytes limit_bytes, int together, dou
 // Return whether the lanes have room for one more swap around the same peak beside the swaps that are chosen with it.
 // For every swap, its own copies and those of the swaps that leave later, or must be back earlier, must fit together
 // into the free time that the swap alone would have.
-bool Search::fits_beside(const Candidate& one, const std::vector<const Candidate*>& others) const {
+bool Search::fits_beside(const Candidate& candidate, const std::vector<const Candidate*>& others) const {
   const auto out_of = [&](const Candidate& c) { return step_.arrays.out_ns[at(step_.gaps[at(c.gap)].tensor)]; };
   const auto in_of = [&](const Candidate& c) { return step_.arrays.in_ns[at(step_.gaps[at(c.gap)].tensor)]; };
   const auto fits = [&](const Candidate& c, const Candidate* added) {
@@ -224,8 +224,8 @@ bool Search::fits_beside(const Candidate& one, const std::vector<const Candidate
     }
     return out <= c.out_room_ns && in <= c.in_room_ns;
   };
-  if (!fits(one, nullptr)) return false;
-  return std::all_of(others.begin(), others.end(), [&](const Candidate* other) { return fits(*other, &one); });
+  if (!fits(candidate, nullptr)) return false;
+  return std::all_of(others.begin(), others.end(), [&](const Candidate* other) { return fits(*other, &candidate); });
 }
 
 // Lay out the best few candidates and take the one with the best result. Candidates that do not lower the load are
@@ -236,12 +236,12 @@ bool Search::step_best(Ranking& ranked, Bytes limit_bytes, const GreedyOptions& 
   double best = 0;
   const Candidate* chosen = nullptr;
   for (int tried = std::max(1, options.tried); tried > 0 && !ranked.empty(); --tried) {
-    const Candidate& one = ranked.next();
-    put(one.gap, one.choice, one.cover);
+    const Candidate& candidate = ranked.next();
+    put(candidate.gap, candidate.choice, candidate.cover);
     const double gain = try_out() ? static_cast<double>(was.bytes - trial_.excess(limit_bytes)) : 0;
     take_back();
     if (gain <= 0) {
-      refuse(one);
+      refuse(candidate);
       continue;
     }
     const auto waits = static_cast<double>(std::max<Ns>(0, trial_.iteration_ns - was.time));
@@ -249,7 +249,7 @@ bool Search::step_best(Ranking& ranked, Bytes limit_bytes, const GreedyOptions& 
     const double score = gain / (waits + options.lane_price * moved + step_price * static_cast<double>(was.time) + 1);
     if (score <= best) continue;
     best = score;
-    chosen = &one;
+    chosen = &candidate;
     std::swap(best_, trial_);
   }
   if (chosen == nullptr) return false;
@@ -258,13 +258,14 @@ bool Search::step_best(Ranking& ranked, Bytes limit_bytes, const GreedyOptions& 
   return true;
 }
 
-bool Search::refused(const Candidate& one) const {
-  return (refused_[at(one.gap)] & 1U << static_cast<unsigned>(one.choice)) != 0;
+bool Search::refused(const Candidate& candidate) const {
+  return (refused_[at(candidate.gap)] & 1U << static_cast<unsigned>(candidate.choice)) != 0;
 }
 
-void Search::refuse(const Candidate& one) {
-  refused_[at(one.gap)] = static_cast<std::uint8_t>(refused_[at(one.gap)] | 1U << static_cast<unsigned>(one.choice));
-  refusals_.push_back(one.gap);
+void Search::refuse(const Candidate& candidate) {
+  refused_[at(candidate.gap)] =
+      static_cast<std::uint8_t>(refused_[at(candidate.gap)] | 1U << static_cast<unsigned>(candidate.choice));
+  refusals_.push_back(candidate.gap);
 }
 
 void Search::forgive() {
@@ -316,14 +317,14 @@ int Search::improve(Bytes limit_bytes, const GreedyOptions& options, Index most,
     const auto first = static_cast<Index>(random.below(ops));
     bool changed = false;
     ++layouts_;  // count a round that undoes nothing too, so that the loop ends
-    for (std::size_t gap = 0; gap < step_.gaps.size(); ++gap) {
-      if (choices_.choice[gap] == Choice::keep) continue;
-      const Gap& one = step_.gaps[gap];
+    for (std::size_t number = 0; number < step_.gaps.size(); ++number) {
+      if (choices_.choice[number] == Choice::keep) continue;
+      const Gap& gap = step_.gaps[number];
       const bool near =
-          (one.after >= first && one.after < first + width) || (one.need >= first && one.need < first + width);
+          (gap.after >= first && gap.after < first + width) || (gap.need >= first && gap.need < first + width);
       if (!near || random.below(2) == 0) continue;
-      choices_.choice[gap] = Choice::keep;
-      choices_.cover[gap] = {};
+      choices_.choice[number] = Choice::keep;
+      choices_.cover[number] = {};
       changed = true;
     }
     GreedyOptions other = options;

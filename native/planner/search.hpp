@@ -137,18 +137,18 @@ class Search {
   bool try_out();
   void accept(Layout& layout);
   bool settle();
-  bool fits_beside(const Candidate& one, const std::vector<const Candidate*>& others) const;
+  bool fits_beside(const Candidate& candidate, const std::vector<const Candidate*>& others) const;
   bool step_together(Ranking& ranked, Bytes limit_bytes, int together, double surprise, bool careful);
   bool step_best(Ranking& ranked, Bytes limit_bytes, const GreedyOptions& options);
   bool demand_more(Bytes limit_bytes);
   bool demand_at(Index position, Bytes limit_bytes);
-  bool refused(const Candidate& one) const;
-  void refuse(const Candidate& one);
+  bool refused(const Candidate& candidate) const;
+  void refuse(const Candidate& candidate);
   void forgive();
   Excess excess(const Layout& layout, Bytes limit_bytes) const;
   bool readable(const std::vector<Index>& order, const std::vector<Move>& moves) const;
   std::optional<Choices> read(const std::vector<Index>& order, std::vector<Move>& moves) const;
-  bool read_move(const Places& places, Move& one, Choices& found) const;
+  bool read_move(const Places& places, Move& move, Choices& choices) const;
   Ns lane_ns(const Layout& layout) const;
   static std::size_t at(Index index) { return static_cast<std::size_t>(index); }
 

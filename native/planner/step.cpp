@@ -12,7 +12,7 @@ constexpr Index most_blocks = 64;
 
 }  // namespace
 
-Step::Step(StepArrays given) : arrays(std::move(given)) {
+Step::Step(StepArrays step_arrays) : arrays(std::move(step_arrays)) {
   check();
   const auto count = at(tensors());
   first_writer.assign(count, none);
@@ -22,13 +22,13 @@ Step::Step(StepArrays given) : arrays(std::move(given)) {
   std::vector<std::vector<std::pair<Index, Index>>> users(count);  // (operator, access number)
   for (Index op = 0; op < operators(); ++op) {
     for (Index number = first_access(op); number < last_access(op); ++number) {
-      const Access& one = access(number);
-      if (one.writes) {
-        if (first_writer[at(one.tensor)] == none) first_writer[at(one.tensor)] = op;
-        writers[at(one.tensor)].push_back(op);
+      const Access& access = this->access(number);
+      if (access.writes) {
+        if (first_writer[at(access.tensor)] == none) first_writer[at(access.tensor)] = op;
+        writers[at(access.tensor)].push_back(op);
       }
-      last_user[at(one.tensor)] = op;
-      users[at(one.tensor)].emplace_back(op, number);
+      last_user[at(access.tensor)] = op;
+      users[at(access.tensor)].emplace_back(op, number);
     }
   }
   find_gaps(users);
@@ -94,8 +94,8 @@ void Step::check() const {
       arrays.out_ns.size() == count && arrays.in_ns.size() == count && arrays.offset.front() == 0 &&
       at(arrays.offset.back()) == arrays.access.size() && std::is_sorted(arrays.offset.begin(), arrays.offset.end());
   if (!fits) throw std::invalid_argument("step arrays: lengths do not fit together");
-  for (const Access& one : arrays.access) {
-    if (one.tensor < 0 || at(one.tensor) >= count) throw std::invalid_argument("step arrays: unknown tensor");
+  for (const Access& access : arrays.access) {
+    if (access.tensor < 0 || at(access.tensor) >= count) throw std::invalid_argument("step arrays: unknown tensor");
   }
 }
 

@@ -65,11 +65,11 @@ void Sweep::list_parts() {
   const Order& order = layout_.order();
   for (std::size_t gap = 0; gap < step_.gaps.size(); ++gap) {
     if (choices_.choice[gap] != Choice::keep) continue;
-    for (const Stretch& one : order.parts(gap)) {
+    for (const Stretch& stretch : order.parts(gap)) {
       const auto number = static_cast<Index>(parts_.size());
-      parts_.push_back({one.gap, one.after, one.need});
-      if (one.after + 1 < count_) ++starting_[at(one.after + 1) + 2];
-      if (one.need > count_) open_.push_back({bound_of(parts_.back(), count_), number, true});
+      parts_.push_back({stretch.gap, stretch.after, stretch.need});
+      if (stretch.after + 1 < count_) ++starting_[at(stretch.after + 1) + 2];
+      if (stretch.need > count_) open_.push_back({bound_of(parts_.back(), count_), number, true});
     }
   }
   std::make_heap(open_.begin(), open_.end());
@@ -82,9 +82,9 @@ void Sweep::list_parts() {
 
 // Reserve the lanes' time for the copies and uploads of the present layout.
 void Sweep::reserve_present() {
-  for (const Move& one : layout_.moves) {
-    if (one.copies) out_lane_.take_from(one.out_start_ns, step_.arrays.out_ns[at(one.tensor)]);
-    in_lane_.take_until(one.in_start_ns + step_.arrays.in_ns[at(one.tensor)], step_.arrays.in_ns[at(one.tensor)]);
+  for (const Move& move : layout_.moves) {
+    if (move.copies) out_lane_.take_from(move.out_start_ns, step_.arrays.out_ns[at(move.tensor)]);
+    in_lane_.take_until(move.in_start_ns + step_.arrays.in_ns[at(move.tensor)], step_.arrays.in_ns[at(move.tensor)]);
   }
   for (const Index pos : layout_.order().uploads) {
     const Ns duration = step_.arrays.latency_ns[at(layout_.order().op_at[at(pos)])];
@@ -141,33 +141,33 @@ void Sweep::relieve(Index position) {
     }
     if (open_.empty() || more <= 0) break;
     std::pop_heap(open_.begin(), open_.end());
-    Open one = open_.back();
+    Open open = open_.back();
     open_.pop_back();
-    const Part& part = parts_[at(one.part)];
-    const Index here = one.before ? position + count_ : position;
+    const Part& part = parts_[at(open.part)];
+    const Index here = open.before ? position + count_ : position;
     if (here >= part.need || choices_.choice[at(part.gap)] != Choice::keep) continue;
     --more;
     ++weighed_;
-    const Offer offer = weigh(one, position);
-    one.key = bound_of(part, here);
-    if (one.key > 0) weighed.push_back({one, offer});
+    const Offer offer = weigh(open, position);
+    open.key = bound_of(part, here);
+    if (open.key > 0) weighed.push_back({open, offer});
   }
-  for (const Weighed& one : weighed) {
-    open_.push_back(one.open);
+  for (const Weighed& unchosen : weighed) {
+    open_.push_back(unchosen.open);
     std::push_heap(open_.begin(), open_.end());
   }
 }
 
-Sweep::Offer Sweep::weigh(const Open& one, Index position) const {
-  const Part& part = parts_[at(one.part)];
+Sweep::Offer Sweep::weigh(const Open& open, Index position) const {
+  const Part& part = parts_[at(open.part)];
   const Gap& gap = step_.gaps[at(part.gap)];
-  const Index here = one.before ? position + count_ : position;
-  Offer found = weigh_swap(part, here);
-  if (!weights_.drops || !step_.droppable(gap)) return found;
+  const Index here = open.before ? position + count_ : position;
+  Offer best = weigh_swap(part, here);
+  if (!weights_.drops || !step_.droppable(gap)) return best;
   const double cost = weights_.again_price * chain_ns(gap.tensor, gap.need, 0);
   const double score = benefit(step_.arrays.size_bytes[at(gap.tensor)], here, part.need) / (cost + least_ns_);
-  if (cost < impossible_ns && score > found.score) found = {Choice::drop, score, 0, 0, part.need};
-  return found;
+  if (cost < impossible_ns && score > best.score) best = {Choice::drop, score, 0, 0, part.need};
+  return best;
 }
 
 // Weigh a swap whose tensor is away from this position on, for as long as the lanes allow; if that is too short,
@@ -177,19 +177,19 @@ Sweep::Offer Sweep::weigh_swap(const Part& part, Index position) const {
   const Bytes size = step_.arrays.size_bytes[at(tensor)];
   const Ns out_ns = copied(part.gap) ? 0 : step_.arrays.out_ns[at(tensor)];
   const Ns in_ns = step_.arrays.in_ns[at(tensor)];
-  Offer found{Choice::swap, 0, 0, 0, part.need};
+  Offer offer{Choice::swap, 0, 0, 0, part.need};
   const Ns room = out_lane_.free(when(layout_.end_ns, part.after), when(layout_.boundary_ns, position));
-  found.out_stall = std::max<Ns>(0, out_ns - room);
+  offer.out_stall = std::max<Ns>(0, out_ns - room);
   Index until = part.need;
   const Index bound = needed_[at(part.gap)];
   if (bound != none) until = std::min(until, layout_.order().block[at(bound)]);
-  if (until <= position) return found;
+  if (until <= position) return offer;
   const Ns due = when(layout_.begin_ns, until);
   const Ns start = in_lane_.latest(due, in_ns);
   const Ns here = when(layout_.end_ns, position);
   if (start < here) {
-    found.in_stall = std::max<Ns>(0, in_ns - in_lane_.free(here, due));
-    found.away_until = until;
+    offer.in_stall = std::max<Ns>(0, in_ns - in_lane_.free(here, due));
+    offer.away_until = until;
   } else {
     Index low = position;  // becomes the last boundary at `start` or earlier
     Index high = until;
@@ -197,21 +197,21 @@ Sweep::Offer Sweep::weigh_swap(const Part& part, Index position) const {
       const Index middle = low + (high - low) / 2;
       (when(layout_.boundary_ns, middle) <= start ? low : high) = middle;
     }
-    found.away_until = std::max(low, position + 1);
+    offer.away_until = std::max(low, position + 1);
   }
-  const double cost = static_cast<double>(found.out_stall + found.in_stall) +
+  const double cost = static_cast<double>(offer.out_stall + offer.in_stall) +
                       weights_.lane_price * static_cast<double>(out_ns + in_ns) + least_ns_;
-  found.score = benefit(size, position, found.away_until) / cost;
-  return found;
+  offer.score = benefit(size, position, offer.away_until) / cost;
+  return offer;
 }
 
-void Sweep::take(const Open& one, const Offer& offer, Index position) {
-  const Part& part = parts_[at(one.part)];
+void Sweep::take(const Open& open, const Offer& offer, Index position) {
+  const Part& part = parts_[at(open.part)];
   const Index tensor = step_.gaps[at(part.gap)].tensor;
   const Bytes size = step_.arrays.size_bytes[at(tensor)];
   ++chosen_;
   choices_.choice[at(part.gap)] = offer.choice;
-  const Index here = one.before ? position + count_ : position;
+  const Index here = open.before ? position + count_ : position;
   if (offer.choice == Choice::drop) return take_drop(part, position);
   const Ns out_ns = copied(part.gap) ? 0 : step_.arrays.out_ns[at(tensor)];
   out_lane_.stretch(when(layout_.boundary_ns, here), offer.out_stall);
@@ -226,7 +226,7 @@ void Sweep::take(const Open& one, const Offer& offer, Index position) {
   in_lane_.take_until(due, step_.arrays.in_ns[at(tensor)]);
   gone_until_[at(part.gap)] = offer.away_until;
   add(here, offer.away_until, -size);
-  if (one.before && part.after + 1 < count_) {  // the tensor leaves again before the iteration ends
+  if (open.before && part.after + 1 < count_) {  // the tensor leaves again before the iteration ends
     const Ns gone = std::max(left, out_lane_.earliest(left, 0) + out_ns);
     Index free = part.after + 1;
     while (free < count_ && layout_.boundary_ns[at(free)] < gone) ++free;
@@ -282,11 +282,11 @@ double Sweep::benefit(Bytes size, Index from, Index until) const {
 }
 
 // Return whether the host has a valid copy when the gap starts: the tensor was swapped before and not written since.
-bool Sweep::copied(Index gap) const {
-  const Gap& one = step_.gaps[at(gap)];
-  if (gap == step_.first_gap[at(one.tensor)] || choices_.choice[at(gap - 1)] != Choice::swap) return false;
-  const Gap& before = step_.gaps[at(gap - 1)];
-  return before.need <= one.after && !step_.written_between(one.tensor, before.after, one.after + 1);
+bool Sweep::copied(Index number) const {
+  const Gap& gap = step_.gaps[at(number)];
+  if (number == step_.first_gap[at(gap.tensor)] || choices_.choice[at(number - 1)] != Choice::swap) return false;
+  const Gap& before = step_.gaps[at(number - 1)];
+  return before.need <= gap.after && !step_.written_between(gap.tensor, before.after, gap.after + 1);
 }
 
 // Return the estimated time to recompute the tensor before this operator. Tensors that already exist for another

@@ -66,12 +66,12 @@ class Sweep {
   void open_at(Index position);
   void relieve(Index position);
   double bound_of(const Part& part, Index from) const;
-  Offer weigh(const Open& one, Index position) const;
+  Offer weigh(const Open& open, Index position) const;
   Offer weigh_swap(const Part& part, Index position) const;
-  void take(const Open& one, const Offer& offer, Index position);
+  void take(const Open& open, const Offer& offer, Index position);
   void take_drop(const Part& part, Index position);
   double benefit(Bytes size, Index from, Index until) const;
-  bool copied(Index gap) const;
+  bool copied(Index number) const;
   double chain_ns(Index tensor, Index op, int depth) const;
   void make_there(Index tensor, Index op, int depth);
   Index gap_around(Index tensor, Index op) const;

@@ -47,7 +47,7 @@ int Search::sweep_again(bool drops, Index most, std::uint64_t seed) {
   int better = 0;
   Choices best = choices_;
   best_ = layout_;
-  const auto standing = [&](const Layout& one) { return std::pair(one.iteration_ns, lane_ns(one)); };
+  const auto standing = [&](const Layout& layout) { return std::pair(layout.iteration_ns, lane_ns(layout)); };
   while (layouts_ < end) {
     const auto width = static_cast<Index>(1 + random.below(1 + ops / 8) + random.below(1 + ops / 64));
     const auto first = static_cast<Index>(random.below(ops));

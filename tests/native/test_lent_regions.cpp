@@ -48,11 +48,11 @@ struct Round {
   }
 
   std::uint64_t count(RegionState state) const {
-    std::uint64_t found = 0;
+    std::uint64_t count = 0;
     for (std::uint64_t region = 0; region < ledger.regions().count(); ++region) {
-      if (ledger.regions().owner(region).state == state) ++found;
+      if (ledger.regions().owner(region).state == state) ++count;
     }
-    return found;
+    return count;
   }
 
   Ledger ledger;
@@ -74,17 +74,17 @@ TEST(a_place_is_given_back_only_when_kernels_and_copies_queued_there_have_ended)
   for (unsigned int seed = 1; seed <= check::draws(20); ++seed) {
     const Checked checked(seed);
     Round round;
-    Member& one = round.first;
-    CHECK(one.lent->take_for({0, 1, 2}, 0ns));
-    std::byte* out = one.device->host_allocate(100'000);
-    std::byte* in = one.device->host_allocate(100'000);
+    Member& owner = round.first;
+    CHECK(owner.lent->take_for({0, 1, 2}, 0ns));
+    std::byte* out = owner.device->host_allocate(100'000);
+    std::byte* in = owner.device->host_allocate(100'000);
     std::memset(in, 4, 100'000);
     fake_cuda::hold(true);
-    write(one.at(0), 2 * region_bytes, std::byte{1});
-    one.device->copy_out(out, one.at(1), 100'000);
-    one.device->copy_in(one.at(2), in, 100'000);
+    write(owner.at(0), 2 * region_bytes, std::byte{1});
+    owner.device->copy_out(out, owner.at(1), 100'000);
+    owner.device->copy_in(owner.at(2), in, 100'000);
     CHECK(fake_cuda::queued(nullptr) > 0);
-    one.lent->give({0, 1, 2});
+    owner.lent->give({0, 1, 2});
     CHECK_EQUAL(fake_cuda::queued(nullptr), 0U);
     CHECK_EQUAL(round.count(RegionState::pooled), 3U);
     Member& two = round.second;
@@ -94,23 +94,23 @@ TEST(a_place_is_given_back_only_when_kernels_and_copies_queued_there_have_ended)
     fake_cuda::settle();
     for (std::uint32_t place = 0; place < 3; ++place) CHECK(byte_at(two.at(place)) == std::byte{2});
     CHECK(out[0] == std::byte{1} && out[99'999] == std::byte{1});
-    CHECK(one.device->drain_for(60s));
-    one.device->host_free(out);
-    one.device->host_free(in);
+    CHECK(owner.device->drain_for(60s));
+    owner.device->host_free(out);
+    owner.device->host_free(in);
   }
 }
 
 TEST(a_kernel_of_another_stream_that_freed_its_memory_ends_before_the_place_is_given_back) {
   const Checked checked;
   Round round;
-  Member& one = round.first;
-  CHECK(one.lent->take_for({0}, 0ns));
+  Member& owner = round.first;
+  CHECK(owner.lent->take_for({0}, 0ns));
   const auto side = reinterpret_cast<StreamHandle>(fake_cuda::side_stream());
-  one.device->order_before_use(one.at(0), region_bytes, side);
+  owner.device->order_before_use(owner.at(0), region_bytes, side);
   fake_cuda::hold(true);
-  write(one.at(0), region_bytes, std::byte{1}, fake_cuda::side_stream());
-  one.device->order_after_free(side);
-  one.lent->give({0});
+  write(owner.at(0), region_bytes, std::byte{1}, fake_cuda::side_stream());
+  owner.device->order_after_free(side);
+  owner.lent->give({0});
   CHECK_EQUAL(fake_cuda::queued(fake_cuda::side_stream()), 0U);
 }
 
@@ -159,13 +159,13 @@ TEST(a_place_gets_another_region_if_another_member_has_its_own) {
 TEST(a_member_that_ends_leaves_its_addresses_without_memory_and_its_regions_to_the_round) {
   const Checked checked;
   Round round;
-  Member& one = round.first;
-  CHECK(one.lent->take_for({0, 1}, 0ns));
-  write(one.at(0), 1000, std::byte{1});
-  one.lent.reset();
+  Member& owner = round.first;
+  CHECK(owner.lent->take_for({0, 1}, 0ns));
+  write(owner.at(0), 1000, std::byte{1});
+  owner.lent.reset();
   CHECK_EQUAL(round.count(RegionState::pooled), 3U);
-  std::byte* host = one.device->host_allocate(1000);
-  CHECK_FAULT(invariant, "which this device does not own", one.device->copy_out(host, one.at(0), 1000));
+  std::byte* host = owner.device->host_allocate(1000);
+  CHECK_FAULT(invariant, "which this device does not own", owner.device->copy_out(host, owner.at(0), 1000));
 }
 
 TEST(regions_of_a_member_whose_slot_is_released_are_cleared_before_another_uses_them) {

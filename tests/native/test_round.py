@@ -53,11 +53,11 @@ def test_two_members_whose_peaks_together_exceed_the_device_take_turns_with_the_
     ledger: Ledger,
 ) -> None:
     """Each has 2 regions of its own and needs 8 more at its peak. 20 regions would be needed without a round."""
-    one, first_epoch, first = _member(ledger, 2)
+    first_member, first_epoch, first = _member(ledger, 2)
     two, second_epoch, second = _member(ledger, 2)
     assert ledger.set_pool(8 * REGION_BYTES) == 8 * REGION_BYTES
     places = list(range(8))
-    lent, also_lent = _lent(ledger, one, first_epoch, 8), _lent(ledger, two, second_epoch, 8)
+    lent, also_lent = _lent(ledger, first_member, first_epoch, 8), _lent(ledger, two, second_epoch, 8)
     for member, regions in ((first, lent), (second, also_lent)) * 3:
         assert regions.take_for(places, NOW_NS)
         member.move(0, 10 * REGION_BYTES)
@@ -80,10 +80,10 @@ def test_member_cannot_use_more_than_its_grant_and_what_it_borrowed(ledger: Ledg
 
 
 def test_region_is_lent_to_one_member_at_a_time_and_another_waits_for_it(ledger: Ledger) -> None:
-    one, first_epoch, _ = _member(ledger, 1)
+    first_member, first_epoch, _ = _member(ledger, 1)
     two, second_epoch, _ = _member(ledger, 1)
     ledger.set_pool(2 * REGION_BYTES)
-    first, second = _lent(ledger, one, first_epoch, 2), _lent(ledger, two, second_epoch, 1)
+    first, second = _lent(ledger, first_member, first_epoch, 2), _lent(ledger, two, second_epoch, 1)
     assert first.take_for([0, 1], NOW_NS)
     assert not second.take_for([0], NOW_NS)
     taking = threading.Thread(target=lambda: second.take_for([0], 60 * SOON_NS))
