@@ -1,4 +1,4 @@
--- Named statements with which a trainer reads a user's table as the role tensile_reader (relation.py). The statements
+-- Named statements with which a trainer reads a user's table as the role tensile_reader (relation_reader.py). The statements
 -- that describe a relation are in request/copyable_relation.py, which the SQL functions use too.
 
 -- set_session --

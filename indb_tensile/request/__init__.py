@@ -1,4 +1,4 @@
-"""What a user may ask of a training: the tables of options, and the one checker of requests.
+"""The rules of requests: the tables of options, and the only checker of what a user may ask of a training.
 
 The SQL functions check a request in the user's session before they enqueue it, and a worker checks the specification
 again, because a specification in the queue is untrusted input. Both import these modules. The bridge function in

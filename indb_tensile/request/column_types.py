@@ -1,6 +1,6 @@
 """The types of columns that models learn from, the kind of each type, and why a type has none."""
 
-# The kind of a column by its base type (request/type_catalog.py): the name of its type in pg_catalog, `_enum` for an
+# The kind of a column by its base type (request/base_types.py): the name of its type in pg_catalog, `_enum` for an
 # array of an enum, `vector` or `halfvec` for a type of pgvector. An enum is of kind text.
 KIND_OF_TYPE: dict[str, str] = {
     **dict.fromkeys(("int2", "int4", "int8"), "integer"),

@@ -1,4 +1,4 @@
-"""Decides which arguments of a training a model of scikit-learn takes: it has no epochs, no steps and no device."""
+"""Decides which arguments a model of scikit-learn takes: its fit has no epochs and no steps, and uses no device."""
 
 from collections.abc import Mapping
 from typing import Any

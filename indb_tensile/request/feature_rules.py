@@ -1,4 +1,4 @@
-"""Checks the features of a training: which columns may be features, and which a training from a version needs."""
+"""Checks the features of a training, and of one that starts from the weights of another version."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""The figures that judge a version beside its metrics, and their arguments."""
+"""The figures that show the quality of a version in detail, such as a confusion matrix, and their arguments."""
 
 from ..errors import RequestError
 

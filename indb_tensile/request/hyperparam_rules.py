@@ -1,4 +1,4 @@
-"""The hyper-parameters of a training: names, ranges, defaults, and which of them go together.
+"""The hyper-parameters of a training: their names, ranges and defaults, and the combinations that are refused.
 
 A default of None is computed by the worker: epochs, batch_size and ensemble from the number of rows, decay_patience
 from the epochs (learning/training_length.py), the loss from the task, and the others from the optimizer, the schedule

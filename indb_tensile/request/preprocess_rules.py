@@ -1,8 +1,8 @@
 """The options of preprocessing, and the columns that each option applies to.
 
 An option has one value for all columns, or an object with a value for each column that the object names. `kinds`
-lists the kinds of columns that the option applies to; naming another column is refused. A chosen path of a document
-counts as a column with the name `column.path`.
+lists the kinds of columns that the option applies to; naming another column is refused. A path that is chosen in a
+document counts as a column with the name `column.path`.
 """
 
 import json

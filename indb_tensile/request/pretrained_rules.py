@@ -1,4 +1,4 @@
-"""The networks that an administrator may register, and what a training may ask of one.
+"""The rules of registered networks: which networks an administrator may register, and how a training may use one.
 
 A network's family is the `model_type` of its configuration. Of a configuration only the keys below are read, each
 checked: everything else of config.json, such as names of classes, has no effect.
@@ -41,9 +41,9 @@ _PADDING: Rule = {"type": "integer", "minimum": 0, "maximum": MOST_VOCABULARY, "
 class NetworkFamily:
     """A kind of network: the keys of its configuration, and where the sizes stand among them.
 
-    `lora` are the layers that LoRA changes by default, and `layers` all that it can change. `offset` tells that the
-    first position is the one behind the number of padding, as in RoBERTa. `causal` tells that a token sees only those
-    before it. `prefixes` begin the names of tensors in files of networks with a head.
+    `lora` are the layers that LoRA changes by default, and `layers` all that it can change. `offset` says whether
+    positions begin behind the number of padding, as in RoBERTa. `causal` says whether a token attends to earlier
+    tokens only. `prefixes` begin the names of tensors in files of networks with a head.
     """
 
     keys: Mapping[str, Rule]

@@ -121,8 +121,9 @@ Pick = Callable[[Dimension], Any]  # returns the place of a choice, or a number 
 def resolve(space: Json, pick: Pick) -> Json:
     """Return the arguments in which each dimension is replaced by its picked value.
 
-    A hyper-parameter is left out if it has no effect beside the picked values, and it or what it depends on varies:
-    one of networks with a model of scikit-learn, or the momentum with an optimizer that has none.
+    A hyper-parameter is left out if it has no effect with the picked values, and if the parameter, or one that it
+    depends on, varies. Examples are hyper-parameters of networks beside a model of scikit-learn, and the momentum
+    beside an optimizer without momentum.
     """
     resolved = {name: _replaced(value, name, pick) for name, value in space.items() if value is not None}
     stated = space.get("hyperparams") or {}

@@ -1,9 +1,10 @@
 """Decides which SQL expressions may compute a feature, from the words of the expression alone.
 
-A version's expressions run in the session of whoever predicts with it, and the owner of a model can write any text
-into the specification of a job. So the rules are checked when a training is enqueued, and again by each session
-before its first prediction. They admit no statement, no name with a schema and no comment. The names of the functions
-are then looked up in pg_catalog (sql_api/expression_functions.py). expression_growth.py bounds the memory.
+The expressions of a version run in the session of every role that predicts with it, and the owner of a model can
+write any text into the specification of a job. So the rules are checked when a training is enqueued, and again by
+each session before its first prediction. They admit no statement, no name with a schema and no comment. The names of
+the functions are then looked up in pg_catalog (sql_api/expression_functions.py). expression_growth.py bounds the
+memory.
 """
 
 from collections.abc import Collection, Mapping, Sequence

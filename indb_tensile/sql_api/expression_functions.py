@@ -10,7 +10,8 @@ def refused_functions(plpy: Plpy, names: Iterable[str], *, stored: bool = False)
     """Return why a function of one of these names is refused, by the name.
 
     `stored` says that no generated column has shown that the expression is immutable. Then a name is refused if none
-    of its functions is: some of the others, such as table_to_xml, run what a text names, as whoever predicts.
+    of its functions is immutable: some others, such as table_to_xml, run SQL from a text with the rights of the role
+    that predicts.
     """
     wanted = {_PROCEDURES.get(name, name): name for name in names}
     if not wanted:

@@ -1,4 +1,4 @@
-"""Checks the argument `forecast` of a training: the columns that it names, and what cannot be combined with it."""
+"""Checks the argument `forecast` of a training: the columns that it names, and the arguments that exclude it."""
 
 from ..errors import RequestError
 from ..request.estimator_rules import is_estimator

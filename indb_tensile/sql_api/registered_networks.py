@@ -1,4 +1,4 @@
-"""Finds the registered network that an architecture names, and checks what the training asks of it."""
+"""Finds the registered network that an architecture names, and checks that it can read the texts of a training."""
 
 import json
 

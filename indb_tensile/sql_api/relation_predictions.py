@@ -34,7 +34,7 @@ _MOST_BEGUN = 64  # readings of one transaction that are begun and not ended, as
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Reading:
-    """What to read and to ask. `request` is the request to the service for each part."""
+    """A prepared reading: the statement that reads the rows, and the `request` to the service for each part."""
 
     role: str
     source: str
@@ -239,7 +239,7 @@ def _refusal_of_row(refusal: service_connection.ServiceRefusalError, part: _Part
 
 
 def _begin(number: int, begun: _Begun) -> None:
-    """Remember a reading, and free what readings of earlier transactions hold.
+    """Remember a reading, and free the rows and connections of readings of earlier transactions.
 
     PL/Python never ends a reading whose statement failed: neither the rows that it holds nor its connection.
     """

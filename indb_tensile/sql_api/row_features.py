@@ -1,8 +1,8 @@
 """Computes the features that a version's `transform` defines, for rows that are about to be predicted.
 
-The owner of a model decides about the expressions, and they run in the session of whoever predicts. So each session
-checks them again before it first uses a version (request/transform_rules.py), and they see only the columns that
-they name, as values of types of pg_catalog, and only names of pg_catalog.
+The owner of a model chooses the expressions, and they run in the session of every role that predicts. So each session
+checks them again before it first uses a version (request/transform_rules.py). An expression can use only the columns
+that it names, as values of types of pg_catalog, and only functions and operators of pg_catalog.
 """
 
 # ruff: noqa: S608 - names are quoted by quote_ident, and expressions have passed read_expression

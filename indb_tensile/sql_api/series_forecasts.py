@@ -34,7 +34,7 @@ _CHANNELS = ("targets", "observed")  # the columns whose values after an origin 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Reading:
-    """What to read and to ask. A row of the statement has the row as JSON, its series, and whether it is later."""
+    """A prepared reading. Its rows have a row of the relation as JSON, its series, and whether it is later."""
 
     role: str
     statement: str

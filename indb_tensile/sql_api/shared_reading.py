@@ -1,11 +1,11 @@
 """Lets the service read a table under a snapshot that the session exports, while the session returns answers.
 
-Forming the images of rows and fetching them takes a session longer than all else about its predictions. The service
-may read only what the session would read itself, so this is for plain tables: no view, no row-level security, no
-temporary or foreign table, and no type with a send function of a user's. As for a training, the role `tensile_reader`
-must be able to read it. The transaction must not have written the table, because its own rows are in no exported
-snapshot. It must not be serializable, because PostgreSQL would not know what it has read. PostgreSQL exports no
-snapshot in a subtransaction, and prepares no transaction that has exported one.
+A session spends most of the time of its predictions on encoding and fetching rows. The service may read only what the
+session would read itself, so this is for plain tables: no view, no row-level security, no temporary or foreign table,
+and no type with a send function of a user's. As for a training, the role `tensile_reader` must be able to read it.
+The transaction must not have written the table, because its own rows are in no exported snapshot. It must not be
+serializable, because PostgreSQL could not track the reads of the other session. PostgreSQL exports no snapshot in a
+subtransaction, and prepares no transaction that has exported one.
 
 The session declares its own cursor all the same: PostgreSQL then checks the caller's rights, and locks the table
 until the transaction ends.

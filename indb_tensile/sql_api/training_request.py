@@ -50,7 +50,7 @@ def train(plpy: Plpy, request: Json) -> Json:
 def enqueue(plpy: Plpy, request: Json, last: LastRun | None = None, complete: Complete | None = None) -> Json:
     """Check the request and enqueue it. Omitted arguments are those of `last`, or of the model's last run.
 
-    `complete` checks the resolved specification and its table, and adds what else the specification has.
+    `complete` checks the resolved specification and its table, and adds further parts to the specification.
     """
     require_writable(plpy)
     existing = job_of_key(plpy, request)

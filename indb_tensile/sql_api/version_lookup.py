@@ -1,7 +1,7 @@
 """Finds the version of a model to predict with.
 
-The policies of the catalog make the query for a version the dearest part of a prediction of one row. So a session
-keeps the version that it has found, as long as its snapshot stays the same.
+Row-level security makes the query for a version the most expensive part of predicting one row. So a session reuses
+the version of its last query while its snapshot stays the same.
 """
 
 from ..errors import RequestError
@@ -10,7 +10,8 @@ from .spi import Plpy, Row, fetch, literal
 
 
 def known_version(plpy: Plpy, name: str, number: int | None) -> tuple[Row, str]:
-    """Return what `find_version` returns, and the time of the client's statement, which tells statements apart.
+    """Return the version as `find_version` does, and the start time of the client's statement, which identifies the
+    statement.
 
     The version comes from memory if the same role has asked with the same snapshot.
 

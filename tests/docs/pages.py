@@ -80,6 +80,9 @@ def _anchor(heading: str) -> str:
 
 
 def all_pages() -> Iterator[Page]:
-    """Return the pages of the manual, and README and CONTRIBUTING."""
-    paths = [*sorted(ROOT.glob("docs/**/*.md")), *(ROOT / name for name in ("README.md", "CONTRIBUTING.md"))]
+    """Return the pages of the manual, and README, CONTRIBUTING and CHANGELOG."""
+    paths = [
+        *sorted(ROOT.glob("docs/**/*.md")),
+        *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+    ]
     return (Page(path) for path in paths if path.exists())

@@ -3,8 +3,8 @@
 An emulated device stands for a machine that is slowed down until the step takes as long as it takes here. The rates
 of its link are the machine's, divided by the same factor, so the step is captured and timed first. On a GPU the
 device is opened first, since all memory that torch takes there comes from it, and the link is measured. Regions,
-ledger and addresses are those of a controller's trainer on both. docs/gpu.md says what has run on a real GPU; the
-tests use a double of its driver.
+ledger and addresses are those of a controller's trainer on both. docs/user/gpu.md says what has run on a real GPU;
+the tests use a double of its driver.
 """
 
 import argparse

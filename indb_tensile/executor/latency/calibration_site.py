@@ -1,6 +1,6 @@
 """Where operators are measured: on the processor, or in a job's own memory on a GPU.
 
-The site is one of the process, because a trainer calibrates on the one device that it has.
+There is one site for the process, because a trainer has one device.
 """
 
 from collections.abc import Callable

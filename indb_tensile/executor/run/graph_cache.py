@@ -1,11 +1,11 @@
 """Decides which iterations are recorded as a graph, and keeps the graphs while their plans are in use.
 
-A graph repeats the recorded work at the same addresses. So an iteration is recorded only after a few clean runs:
-every tensor at its planned address, no allocation outside the plan, and the state at home before and after. Copies
-that the plan lets continue into the next iteration end with the graph, which may take time that the plan does not
-include. Such a graph is therefore timed against the plain iteration. An iteration that cannot be recorded, or is
-slower as a graph, runs operator by operator, and the log states the reason once. Recording computes nothing, so a
-failure loses nothing: the host's view of the memory is restored, and the iteration runs.
+A graph repeats the recorded work at the same addresses. So an iteration is recorded only after a few clean runs. In a
+clean run every tensor is at its planned address, nothing is allocated outside the plan, and the state is in its home
+state before and after. Copies that the plan lets continue into the next iteration end with the graph, which may take
+time that the plan does not include. Such a graph is therefore timed against the plain iteration. An iteration that
+cannot be recorded, or is slower as a graph, runs operator by operator, and the log states the reason once. Recording
+computes nothing, so a failure loses nothing: the host's view of the memory is restored, and the iteration runs.
 """
 
 import logging

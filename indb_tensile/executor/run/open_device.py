@@ -1,8 +1,8 @@
 """Opens one job's device in a trainer, and sets up torch to place tensors in that device.
 
-On the CPU device and on the emulated device, tensors are CPU tensors that the preloaded shim places (serving.py). On
-a GPU they are CUDA tensors, and torch's pluggable allocator asks the same script for their addresses. Code that runs
-the program does not depend on the back end.
+On the CPU device and on the emulated device, tensors are CPU tensors that the preloaded shim places
+(device/allocator_shim.py). On a GPU they are CUDA tensors, and torch's pluggable allocator asks the same script for
+their addresses. Code that runs the program does not depend on the back end.
 """
 
 import ctypes

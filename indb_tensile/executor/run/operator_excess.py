@@ -19,7 +19,7 @@ class OperatorExcess:
 
     @property
     def needed_bytes(self) -> int:
-        """The workspace that would have held everything: the excess lies behind the listed scratch, aligned."""
+        """The workspace that would have sufficed: the planned one and the excess behind it, aligned."""
         return -(-self.planned_bytes // GPU_ALIGNMENT_BYTES) * GPU_ALIGNMENT_BYTES + self.excess_bytes
 
     @classmethod
