@@ -173,7 +173,7 @@ def _bring_up_controller(place: StateDirectory, cluster: Cluster, launch: Launch
         running, ended = None, running
     if ended is not None:
         with _connect(cluster.dsn()) as connection:
-            connection.execute(statement("bury_worker"), {"pid": ended.pid, "host": socket.gethostname()})
+            connection.execute(statement("end_worker"), {"pid": ended.pid, "host": socket.gethostname()})
     if launch.settings.mps:
         mps_daemon.start(place, launch.variables)
     else:

@@ -183,7 +183,9 @@ def cancel(dsn: str | None, as_json: bool, job_ids: Sequence[int]) -> None:
     with open_connection(dsn) as connection:
         for number in job_ids:
             with pinned(connection):
-                requested = connection.execute(statement("cancel"), {"job": number}).fetchone() == (True,)
+                requested = connection.execute(live_figures.statement("cancel"), {"job": number}).fetchone() == (
+                    True,
+                )
             state = _read_job(connection, number)["state"]
             if as_json:
                 show_one({"job_id": number, "cancelled": requested, "state": state}, as_json=True)
@@ -221,7 +223,7 @@ def retry(dsn: str | None, as_json: bool, job_ids: Sequence[int]) -> None:
     with open_connection(dsn) as connection, connection.transaction():
         connection.add_notice_handler(lambda notice: warn(f"notice: {notice.message_primary}"))
         for number in job_ids:
-            row = connection.execute(statement("retry"), {"job": number}).fetchone()
+            row = connection.execute(live_figures.statement("retry"), {"job": number}).fetchone()
             assert row is not None
             rows.append({"job_id": row[0], "retry_of": number})
     show_rows(rows, as_json=as_json)
@@ -235,7 +237,7 @@ def retry(dsn: str | None, as_json: bool, job_ids: Sequence[int]) -> None:
 def priority(dsn: str | None, as_json: bool, job_id: int, priority: int) -> None:
     """Change the priority of a queued or running job: of your own jobs, those of a higher PRIORITY start first."""
     with open_connection(dsn) as connection, pinned(connection):
-        connection.execute(statement("set_priority"), {"job": job_id, "priority": priority})
+        connection.execute(live_figures.statement("set_priority"), {"job": job_id, "priority": priority})
     show_one({"job_id": job_id, "priority": priority}, as_json=as_json)
 
 
@@ -243,7 +245,7 @@ def _change(dsn: str | None, job_ids: Sequence[int], name: str, outcome: str, *,
     with open_connection(dsn) as connection:
         for number in job_ids:
             with pinned(connection):
-                connection.execute(statement(name), {"job": number})
+                connection.execute(live_figures.statement(name), {"job": number})
             state = _read_job(connection, number)["state"]
             if as_json:
                 show_one({"job_id": number, "paused": name == "pause", "state": state}, as_json=True)

@@ -31,7 +31,7 @@ insert into tensile.settings (name, value) values ('socket_directory', pg_catalo
     on conflict (name) do update set value = excluded.value, changed_at = now(), changed_by = current_user
  where settings.value <> excluded.value;
 
--- bury_worker --
+-- end_worker --
 -- Marks a worker as stopped whose process has ended. Other workers can then take over its jobs before its lease ends.
 update tensile.workers set stopped_at = now(), service_name = null
  where pid = %(pid)s and host = %(host)s and stopped_at is null;
@@ -186,25 +186,9 @@ select tensile.search(tensile.search_request(@training_request@,
   %(trials)s::pg_catalog.int4, %(parallel)s::pg_catalog.int4, %(sampler)s::pg_catalog.text, %(prune)s::pg_catalog.text,
   %(search_seed)s::pg_catalog.int8, %(max_duration)s::pg_catalog.interval));
 
--- cancel --
-select public.tensile_cancel(%(job)s::pg_catalog.int8);
-
--- pause --
-select public.tensile_pause(%(job)s::pg_catalog.int8);
-
--- resume --
-select public.tensile_resume(%(job)s::pg_catalog.int8);
-
--- retry --
--- Runs with the user's search_path, as train does.
-select public.tensile_retry(%(job)s::pg_catalog.int8);
-
 -- retrain --
 -- Runs with the user's search_path, as train does.
 select public.tensile_retrain(%(model)s::pg_catalog.text);
-
--- set_priority --
-select public.tensile_set_priority(%(job)s::pg_catalog.int8, %(priority)s::pg_catalog.int4);
 
 -- deploy --
 select public.tensile_deploy(%(model)s::pg_catalog.text, %(version)s::pg_catalog.text, %(reason)s::pg_catalog.text);

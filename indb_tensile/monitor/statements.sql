@@ -192,19 +192,20 @@ select w.worker_id, w.host, w.device, w.version, w.alive, w.jobs, w.started_at, 
  order by w.worker_id desc limit 50;
 
 -- cancel --
-select public.tensile_cancel(%(job)s::bigint);
+select public.tensile_cancel(%(job)s::pg_catalog.int8);
 
 -- pause --
-select public.tensile_pause(%(job)s::bigint);
+select public.tensile_pause(%(job)s::pg_catalog.int8);
 
 -- resume --
-select public.tensile_resume(%(job)s::bigint);
+select public.tensile_resume(%(job)s::pg_catalog.int8);
 
 -- retry --
-select public.tensile_retry(%(job)s::bigint);
+-- Runs with the caller's search_path, since it resolves names that the caller typed in an earlier request.
+select public.tensile_retry(%(job)s::pg_catalog.int8);
 
 -- set_priority --
-select public.tensile_set_priority(%(job)s::bigint, %(priority)s::integer);
+select public.tensile_set_priority(%(job)s::pg_catalog.int8, %(priority)s::pg_catalog.int4);
 
 -- deploy --
 select public.tensile_deploy(%(model)s::text, %(version)s::integer, %(reason)s::text);

@@ -36,7 +36,7 @@ def test_tensile_up_runs_no_function_of_an_ordinary_role(
     with connect(database.dsn(), application_name="tensile up") as connection:
         install.install(connection)
         connection.execute(statement("set_socket_directory"), {"directory": "/run/tensile"})
-        connection.execute(statement("bury_worker"), {"pid": 1, "host": "here"})
+        connection.execute(statement("end_worker"), {"pid": 1, "host": "here"})
         connection.execute(statement("worker_is_ready"), {"pid": 1})
     assert value(admin, "select value #>> '{}' from tensile.settings") == "/run/tensile"
     assert trap_calls(with_traps) == []
