@@ -1,4 +1,4 @@
-"""Placing blocks of memory (native/placement/bindings.cpp): the raw binding of `scheduler/memory/placement.py`.
+"""Placing blocks of memory (native/placement/bindings.cpp): the binding of `scheduler/memory/tensor_placement.py`.
 
 A block lives at moments first .. stop - 1 of a cycle; `stop` exceeds `cycle` if the block lives
 on past the end. `fit` returns the blocks' offsets (best fit if `best`, else first fit). `search` returns whether it

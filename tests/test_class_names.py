@@ -1,4 +1,4 @@
-"""A class's name is used once, so that it can be found by its name alone."""
+"""The names of modules and of public classes are each used once, so that they can be found by their names alone."""
 
 import ast
 from collections import defaultdict
@@ -19,9 +19,22 @@ def test_no_two_modules_define_a_public_class_of_the_same_name() -> None:
     assert repeated == {}
 
 
+def test_no_two_modules_have_the_same_name() -> None:
+    folders = defaultdict(list)
+    for path in _modules():
+        if path.name != "__init__.py":
+            folders[path.stem].append(str(path.parent.relative_to(_ROOT)))
+    assert len(folders) > 600
+    assert {name: places for name, places in folders.items() if len(places) > 1} == {}
+
+
 def _classes() -> Iterator[tuple[str, str]]:
+    for path in _modules():
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                yield node.name, str(path.relative_to(_ROOT))
+
+
+def _modules() -> Iterator[Path]:
     for folder in ("indb_tensile", "worker"):
-        for path in sorted((_ROOT / folder).rglob("*.py")):
-            for node in ast.parse(path.read_text()).body:
-                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                    yield node.name, str(path.relative_to(_ROOT))
+        yield from sorted((_ROOT / folder).rglob("*.py"))

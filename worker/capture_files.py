@@ -11,7 +11,7 @@ import stat
 from pathlib import Path
 
 from indb_tensile.errors import DataError
-from indb_tensile.executor.capture.capture import CapturedStep
+from indb_tensile.executor.capture.step_capture import CapturedStep
 from indb_tensile.executor.capture.stored_capture import decode, encode, is_storable
 
 _SUFFIX = ".capture"

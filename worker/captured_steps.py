@@ -13,14 +13,14 @@ from indb_tensile.catalog.connection import Connection, Session
 from indb_tensile.catalog.plans import OpMeasurement
 from indb_tensile.device.backend import CPU, EMULATED, kind_of, speed_of
 from indb_tensile.executor.capture.allocation_script import AllocationScript
-from indb_tensile.executor.capture.capture import (
+from indb_tensile.executor.capture.optimizer import OptimizerSettings
+from indb_tensile.executor.capture.passes import Passes
+from indb_tensile.executor.capture.step_capture import (
     CapturedStep,
     capture_evaluation,
     capture_training,
     with_host_uploads,
 )
-from indb_tensile.executor.capture.optimizer import OptimizerSettings
-from indb_tensile.executor.capture.passes import Passes
 from indb_tensile.executor.capture.stored_capture import capture_key
 from indb_tensile.executor.latency.calibrate import add_scripts, apply_known, calibrate, unknown_signatures
 from indb_tensile.executor.latency.latency_predictor import Predictor, predict_latencies, read_predictor

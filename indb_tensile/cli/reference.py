@@ -65,4 +65,4 @@ def _catalog_pages() -> dict[str, str]:
 
 
 def _page_module() -> ModuleType:
-    return importlib.import_module("indb_tensile.reference.page")  # other commands start without its imports
+    return importlib.import_module("indb_tensile.reference.option_pages")  # other commands start without its imports

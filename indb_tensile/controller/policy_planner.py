@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from indb_tensile.scheduler.completion.demand import TradeOff
 from indb_tensile.scheduler.host_memory import passing_bytes, within_host
 from indb_tensile.scheduler.link import Link
-from indb_tensile.scheduler.memory.placement import place_plan
+from indb_tensile.scheduler.memory.tensor_placement import place_plan
 from indb_tensile.scheduler.plan import Infeasible
 from indb_tensile.scheduler.plan_cache import PlanCache
 from indb_tensile.scheduler.planner import JobPlan, foresee, plan_jobs, renew

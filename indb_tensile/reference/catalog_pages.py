@@ -9,7 +9,7 @@ from pathlib import Path
 import psycopg
 
 from indb_tensile.catalog.queries import parse
-from indb_tensile.reference.page import heading
+from indb_tensile.reference.option_pages import heading
 
 SOURCE = Path(__file__).with_name("catalog.sql")
 

@@ -4,7 +4,7 @@ The papers' memory saving ratio (MSR) compares with a framework that frees nothi
 a tensor after its last use, so we also give the ratio against PyTorch, with which users would otherwise train. The
 extra overhead ratio (EOR) is the iteration time divided by that of the liveness plan, for the same jobs side by side
 in the same simulation. The cost-benefit ratio (CBR) is the saving divided by the EOR (TENSILE section V). For a job
-that runs alone we also give the least peak that any plan of that iteration time can have (judges/bound.py). For
+that runs alone we also give the least peak that any plan of that iteration time can have (judges/peak_bound.py). For
 several jobs no such bound is proven.
 """
 
@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from indb_tensile.scheduler.judges.bound import bound_bytes, covers
-from indb_tensile.scheduler.judges.bound import least_bytes as least_peak_bytes
 from indb_tensile.scheduler.judges.check import faults
+from indb_tensile.scheduler.judges.peak_bound import bound_bytes, covers
+from indb_tensile.scheduler.judges.peak_bound import least_bytes as least_peak_bytes
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.peak import LIVENESS, floor, liveness_peak, peak, vanilla_peak
 from indb_tensile.scheduler.plan import Plan

@@ -11,7 +11,7 @@ from torch.nn import functional
 from indb_tensile.bench.harness.interpolated_workload import InterpolatedWorkload
 from indb_tensile.bench.harness.trial import ADAM, workload
 from indb_tensile.errors import RequestError
-from indb_tensile.executor.capture.capture import capture_training
+from indb_tensile.executor.capture.step_capture import capture_training
 from indb_tensile.scheduler.workload import Workload
 
 

@@ -22,7 +22,7 @@ from indb_tensile.bench.harness.batch_trials import (
 from indb_tensile.bench.harness.cases import BenchmarkCase
 from indb_tensile.bench.harness.trial import ADAM
 from indb_tensile.errors import RequestError
-from indb_tensile.executor.capture.capture import capture_training
+from indb_tensile.executor.capture.step_capture import capture_training
 from indb_tensile.scheduler.graph import StepGraph
 from indb_tensile.scheduler.memory.peak import liveness_peak
 from indb_tensile.scheduler.timing.machines import REFERENCE

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.profiler import record_function
 
-from indb_tensile.executor.capture.capture import CapturedStep
+from indb_tensile.executor.capture.step_capture import CapturedStep
 from indb_tensile.executor.latency.allocation_profile import allocation_profiler, allocations
 from indb_tensile.executor.run.runner import Runner
 from indb_tensile.scheduler.graph import StepGraph

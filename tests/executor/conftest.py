@@ -6,9 +6,9 @@ from functools import cache
 import pytest
 import torch
 
-from indb_tensile.executor.capture.capture import CapturedStep
 from indb_tensile.executor.capture.optimizer import OptimizerSettings
 from indb_tensile.executor.capture.passes import WHOLE, Passes
+from indb_tensile.executor.capture.step_capture import CapturedStep
 from indb_tensile.executor.latency.calibrate import calibrate, unknown_signatures
 from tests.executor.models import Job, make_job
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from indb_tensile.executor.capture.capture import CapturedStep
+from indb_tensile.executor.capture.step_capture import CapturedStep
 from indb_tensile.executor.run.runner import Runner
 from indb_tensile.scheduler.memory.peak import LIVENESS
 from tests.device.memory_device import MemoryDevice

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from indb_tensile.executor.capture.capture import CapturedStep, capture_evaluation, capture_training
 from indb_tensile.executor.capture.optimizer import OptimizerSettings
 from indb_tensile.executor.capture.passes import WHOLE, Passes
-from indb_tensile.executor.capture.trace import Loss
+from indb_tensile.executor.capture.step_capture import CapturedStep, capture_evaluation, capture_training
+from indb_tensile.executor.capture.step_trace import Loss
 from indb_tensile.executor.run.state import State
 from indb_tensile.learning.weighted_losses import WeightedCrossEntropy, pack
 from tests.nightly import nightly_unless

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from indb_tensile.device.cuda import CudaRegions
-from indb_tensile.executor.capture.capture import capture_training
 from indb_tensile.executor.capture.optimizer import OptimizerSettings
+from indb_tensile.executor.capture.step_capture import capture_training
 from indb_tensile.executor.latency.calibrate import calibrate, unknown_signatures
 from indb_tensile.executor.run.open_device import capturing_on, open_device
 from indb_tensile.executor.run.placer import Placer

@@ -19,8 +19,8 @@ from torch import nn
 from indb_tensile.device.bandwidth import SIZES_BYTES, measure_copies
 from indb_tensile.device.cuda import CudaDevice, CudaRegions
 from indb_tensile.device.round_member import RoundMember, Seat, open_member
-from indb_tensile.executor.capture.capture import CapturedStep, capture_training
 from indb_tensile.executor.capture.optimizer import OptimizerSettings
+from indb_tensile.executor.capture.step_capture import CapturedStep, capture_training
 from indb_tensile.executor.latency.calibrate import calibrate, unknown_signatures
 from indb_tensile.executor.run.open_device import OpenDevice, capturing_on, open_device
 from indb_tensile.executor.run.placer import Placer

@@ -14,8 +14,8 @@ from torch.utils.checkpoint import checkpoint_sequential
 
 from indb_tensile.device.bandwidth import SIZES_BYTES, measure_copies
 from indb_tensile.device.cuda import CudaRegions
-from indb_tensile.executor.capture.capture import capture_training
 from indb_tensile.executor.capture.optimizer import OptimizerSettings
+from indb_tensile.executor.capture.step_capture import capture_training
 from indb_tensile.executor.latency.calibrate import calibrate, unknown_signatures
 from indb_tensile.executor.run.open_device import OpenDevice, capturing_on, open_device, settle_results
 from indb_tensile.executor.run.placer import Placer

@@ -9,8 +9,8 @@ import torch
 
 from indb_tensile.bench.harness.tiny_networks import tiny_network
 from indb_tensile.errors import DatabaseError, RequestError
-from indb_tensile.executor.capture.capture import CapturedStep, capture_training
 from indb_tensile.executor.capture.optimizer import OptimizerSettings
+from indb_tensile.executor.capture.step_capture import CapturedStep, capture_training
 from indb_tensile.learning.architectures import stored_names
 from indb_tensile.learning.artifacts import ModelBundle, ModelPredictor
 from indb_tensile.learning.preparation import Prepared, assemble

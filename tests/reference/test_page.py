@@ -12,7 +12,7 @@ from indb_tensile.config import setting_rules
 from indb_tensile.errors import InvariantError
 from indb_tensile.reference import meanings
 from indb_tensile.reference.catalog_pages import catalog_pages
-from indb_tensile.reference.page import COMMAND, catalog_settings, page, pages, takes
+from indb_tensile.reference.option_pages import COMMAND, catalog_settings, page, pages, takes
 from indb_tensile.request.early_stop_rules import EARLY_STOP
 from indb_tensile.request.hyperparam_rules import HYPERPARAMS
 from indb_tensile.request.job_rules import DEPLOY

@@ -12,11 +12,11 @@ import pytest
 
 from indb_tensile.job import JobId
 from indb_tensile.scheduler.graph import StepGraph
-from indb_tensile.scheduler.judges.bound import bound_bytes
 from indb_tensile.scheduler.judges.bound_moments import Moments
 from indb_tensile.scheduler.judges.check import faults, steps
 from indb_tensile.scheduler.judges.equivalence import judge
 from indb_tensile.scheduler.judges.gate_check import most_bytes
+from indb_tensile.scheduler.judges.peak_bound import bound_bytes
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.peak import peak
 from indb_tensile.scheduler.plan import Plan

@@ -14,8 +14,8 @@ from indb_tensile.job import JobId
 from indb_tensile.scheduler.judges.gate_check import JobLoads, faults
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.peak import liveness_peak
-from indb_tensile.scheduler.memory.placement import place_plan
 from indb_tensile.scheduler.memory.residency import intervals
+from indb_tensile.scheduler.memory.tensor_placement import place_plan
 from indb_tensile.scheduler.phases.round_part import RoundPart, Segment, Wait
 from indb_tensile.scheduler.plan import Infeasible
 from indb_tensile.scheduler.planner import JobPlan, plan_jobs, schedules_of

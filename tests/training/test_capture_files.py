@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from indb_tensile.executor.capture.capture import CapturedStep
+from indb_tensile.executor.capture.step_capture import CapturedStep
 from tests.executor.conftest import captured
 from worker import capture_files
 from worker.capture_files import CaptureFiles

@@ -7,7 +7,7 @@ import pytest
 
 from indb_tensile.device.device import Device
 from indb_tensile.errors import InvariantError, NoRoomToParkError
-from indb_tensile.executor.capture.capture import CapturedStep
+from indb_tensile.executor.capture.step_capture import CapturedStep
 from indb_tensile.executor.run.placer import Placer
 from indb_tensile.executor.run.runner import Runner
 from indb_tensile.job import JobId

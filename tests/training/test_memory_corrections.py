@@ -9,7 +9,7 @@ import torch
 from indb_tensile.catalog import plans
 from indb_tensile.catalog.connection import Session
 from indb_tensile.errors import OutgrownMemoryError
-from indb_tensile.executor.capture.capture import CapturedStep
+from indb_tensile.executor.capture.step_capture import CapturedStep
 from indb_tensile.executor.run.operator_excess import OperatorExcess
 from indb_tensile.job import JobId
 from indb_tensile.messages import Corrected

@@ -11,7 +11,7 @@ from typing import Any
 
 from indb_tensile import config
 from indb_tensile.device import hardware
-from indb_tensile.executor.capture.capture import CapturedStep, capture_evaluation, capture_training
+from indb_tensile.executor.capture.step_capture import CapturedStep, capture_evaluation, capture_training
 from indb_tensile.executor.latency.latency_predictor import Predictor, predict_latencies
 from indb_tensile.job import JobId
 from indb_tensile.learning.registered_network import RegisteredNetwork

@@ -8,7 +8,7 @@ from typing import Protocol
 from indb_tensile.device.hardware import trim_heap
 from indb_tensile.device.round_member import RoundMember, Seat
 from indb_tensile.errors import DeviceMemoryError, InvariantError, NoRoomToParkError
-from indb_tensile.executor.capture.capture import CapturedStep
+from indb_tensile.executor.capture.step_capture import CapturedStep
 from indb_tensile.executor.run.runner import Runner
 from indb_tensile.job import JobId
 from indb_tensile.messages import (

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from indb_tensile.errors import DeviceMemoryError, OutgrownMemoryError
-from indb_tensile.executor.capture.capture import CapturedStep
+from indb_tensile.executor.capture.step_capture import CapturedStep
 from indb_tensile.executor.run.open_device import is_out_of_memory
 from indb_tensile.executor.run.operator_excess import OperatorExcess
 from indb_tensile.executor.run.runner import Runner

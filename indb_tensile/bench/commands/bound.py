@@ -5,10 +5,10 @@
 
 For each network and overhead, budgets between the floor and the liveness peak are halved, and the least peak of a
 plan within the overhead is taken. Beside it stands the lower bound of the peak of every plan that is not slower
-(scheduler/judges/bound.py). Both are also given as savings of the liveness peak (MSR); `points` is their distance in
-percentage points. What our plans could still gain is at most this distance. The rest is the bound's own weakness.
-`--documents` adds graphs that `tensile capture` or the catalog wrote. The exit code is 1 if a plan breaks a rule, is
-below the bound, or if a distance is above `--most` points.
+(scheduler/judges/peak_bound.py). Both are also given as savings of the liveness peak (MSR); `points` is their
+distance in percentage points. What our plans could still gain is at most this distance. The rest is the bound's own
+weakness. `--documents` adds graphs that `tensile capture` or the catalog wrote. The exit code is 1 if a plan breaks a
+rule, is below the bound, or if a distance is above `--most` points.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from indb_tensile.bench.harness.rows import PlanningCase, Row
 from indb_tensile.errors import MissingError
 from indb_tensile.scheduler.document import read_document
 from indb_tensile.scheduler.graph import StepGraph
-from indb_tensile.scheduler.judges.bound import bound_bytes
+from indb_tensile.scheduler.judges.peak_bound import bound_bytes
 from indb_tensile.scheduler.policies.policy import PlanOptions
 from indb_tensile.scheduler.policies.tensile_plus import JointBudgetPlanner
 from indb_tensile.scheduler.score import score

@@ -21,9 +21,9 @@ from torch.nn import functional
 from indb_tensile.bench.harness.argument_types import whole
 from indb_tensile.bench.harness.convolutional import Cells
 from indb_tensile.bench.harness.process_exit import run
-from indb_tensile.executor.capture.capture import capture_training
 from indb_tensile.executor.capture.optimizer import OptimizerSettings
-from indb_tensile.executor.capture.trace import trace_alone
+from indb_tensile.executor.capture.step_capture import capture_training
+from indb_tensile.executor.capture.step_trace import trace_alone
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -33,7 +33,8 @@ from indb_tensile.job import JobId
 from indb_tensile.scheduler.graph import OpIndex, TensorId
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.peak import LIVENESS, liveness_peak
-from indb_tensile.scheduler.memory.placement import (
+from indb_tensile.scheduler.memory.residency import Interval, intervals, load_bound
+from indb_tensile.scheduler.memory.tensor_placement import (
     ALIGNMENT_BYTES,
     Placement,
     Unplaced,
@@ -42,7 +43,6 @@ from indb_tensile.scheduler.memory.placement import (
     place,
     place_within,
 )
-from indb_tensile.scheduler.memory.residency import Interval, intervals, load_bound
 from indb_tensile.scheduler.policies import DEFAULT_POLICY, POLICIES
 from indb_tensile.scheduler.rewrite import effective
 from indb_tensile.scheduler.timing.machines import REFERENCE, latencies

@@ -29,9 +29,9 @@ from indb_tensile.bench.commands import forecast
 from indb_tensile.bench.harness import networks
 from indb_tensile.bench.harness.process_exit import run
 from indb_tensile.device.hardware import PROCESSOR_SPEED
-from indb_tensile.executor.capture.capture import CapturedStep, capture_training
 from indb_tensile.executor.capture.optimizer import OptimizerSettings
 from indb_tensile.executor.capture.record import Call
+from indb_tensile.executor.capture.step_capture import CapturedStep, capture_training
 from indb_tensile.executor.latency.calibrate import kernels
 from indb_tensile.executor.latency.latency_predictor import MeasuredOperator, Predictor, train
 from indb_tensile.executor.latency.survey import DEVICE_S, LEAST_SHARE, measure, survey

@@ -23,7 +23,7 @@ from indb_tensile.bench.harness.rivals import EAGER, TorchTraining
 from indb_tensile.bench.harness.torch_transfers import TorchTransfers
 from indb_tensile.bench.harness.trial import StepTrial, TrainingSubject
 from indb_tensile.errors import DeviceMemoryError
-from indb_tensile.executor.capture.capture import CapturedStep
+from indb_tensile.executor.capture.step_capture import CapturedStep
 from indb_tensile.executor.run.open_device import OpenDevice
 from indb_tensile.executor.run.placer import Placer
 from indb_tensile.executor.run.state import HOST

@@ -27,7 +27,7 @@ from indb_tensile.device.device import REGION_BYTES, EmulatedDevice
 from indb_tensile.device.hardware import memory
 from indb_tensile.device.ledger import Ledger
 from indb_tensile.errors import RequestError
-from indb_tensile.executor.capture.capture import CapturedStep
+from indb_tensile.executor.capture.step_capture import CapturedStep
 from indb_tensile.executor.run.open_device import OpenDevice, open_device, torch_device
 from indb_tensile.executor.run.placer import Placer
 from indb_tensile.executor.run.state import HOST

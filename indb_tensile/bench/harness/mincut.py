@@ -28,9 +28,9 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from indb_tensile.bench.harness.networks import Network, example
 from indb_tensile.bench.harness.rows import MINCUT
-from indb_tensile.executor.capture.capture import CapturedStep, capture_training
 from indb_tensile.executor.capture.optimizer import OptimizerSettings
-from indb_tensile.executor.capture.trace import trace_alone
+from indb_tensile.executor.capture.step_capture import CapturedStep, capture_training
+from indb_tensile.executor.capture.step_trace import trace_alone
 from indb_tensile.scheduler.graph import OpIndex, Stage, StepGraph
 from indb_tensile.scheduler.plan import Execution, Plan
 from indb_tensile.scheduler.rewrite import repeatable

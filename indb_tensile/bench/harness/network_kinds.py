@@ -20,7 +20,7 @@ from indb_tensile.bench.harness.trial import RATE, TrainingSubject
 from indb_tensile.errors import MissingError
 from indb_tensile.executor.capture.optimizer import OptimizerSettings
 from indb_tensile.executor.capture.passes import WHOLE, Passes
-from indb_tensile.executor.capture.trace import Loss
+from indb_tensile.executor.capture.step_trace import Loss
 from indb_tensile.job import Task
 from indb_tensile.learning import architectures
 from indb_tensile.learning.ensemble import EnsembleLoss

@@ -163,8 +163,8 @@ def capture(network: Network, batch: int) -> StepGraph:
     """Build the network without memory and capture its training step. Takes seconds."""
     require_library(network)
     require_rows(network, batch)
-    from indb_tensile.executor.capture.capture import capture_training
     from indb_tensile.executor.capture.optimizer import OptimizerSettings
+    from indb_tensile.executor.capture.step_capture import capture_training
 
     return capture_training(*example(network, batch), OptimizerSettings(kind="adam")).graph
 

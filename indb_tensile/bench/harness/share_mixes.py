@@ -14,7 +14,7 @@ from enum import StrEnum
 from indb_tensile.config import MIB
 from indb_tensile.errors import MissingError
 
-# An address is found for each tensor within about 1 % of a plan's peak (scheduler/memory/placement.py).
+# An address is found for each tensor within about 1 % of a plan's peak (scheduler/memory/tensor_placement.py).
 _PLACEMENT = 1.01
 
 

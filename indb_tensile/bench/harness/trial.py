@@ -11,10 +11,10 @@ from indb_tensile import config
 from indb_tensile.bench.harness.networks import Network, random_example
 from indb_tensile.device.hardware import Memory, memory
 from indb_tensile.errors import RequestError
-from indb_tensile.executor.capture.capture import CapturedStep, capture_training
 from indb_tensile.executor.capture.optimizer import OptimizerSettings
 from indb_tensile.executor.capture.passes import WHOLE, Passes
-from indb_tensile.executor.capture.trace import Loss
+from indb_tensile.executor.capture.step_capture import CapturedStep, capture_training
+from indb_tensile.executor.capture.step_trace import Loss
 from indb_tensile.executor.latency.calibrate import calibrate, unknown_signatures
 from indb_tensile.executor.latency.sampled_iterations import SampledIterations
 from indb_tensile.executor.run.open_device import OpenDevice, capturing_on

@@ -15,8 +15,8 @@ import torch
 from indb_tensile.device.allocator_shim import AllocationRecord, ArenaServing
 from indb_tensile.executor.capture.record import Call
 from indb_tensile.scheduler.graph import OpIndex
-from indb_tensile.scheduler.memory.placement import place
 from indb_tensile.scheduler.memory.residency import Interval
+from indb_tensile.scheduler.memory.tensor_placement import place
 
 # The alignment of scratch; a workspace is aligned like any tensor. On the processor it is the alignment that torch
 # requests, on a GPU that of torch's own allocator, because kernels, and so bits, are chosen by alignment.

@@ -17,8 +17,8 @@ from indb_tensile.executor.capture.aten import is_operator
 from indb_tensile.executor.capture.optimizer import AVERAGE, state_name
 from indb_tensile.executor.capture.passes import Passes
 from indb_tensile.executor.capture.record import Recorder
+from indb_tensile.executor.capture.step_trace import Loss, TracedStep, fake_like, fakes_of, trace
 from indb_tensile.executor.capture.storage_layout import StoredTensor
-from indb_tensile.executor.capture.trace import Loss, TracedStep, fake_like, fakes_of, trace
 from indb_tensile.executor.capture.update import Gradients
 from indb_tensile.scheduler.graph import Role, Stage
 

@@ -23,10 +23,10 @@ from torch import nn
 import indb_tensile
 from indb_tensile.errors import DataError
 from indb_tensile.executor.capture.allocation_script import Allocation, AllocationScript
-from indb_tensile.executor.capture.capture import CapturedStep, Step, StepKind
 from indb_tensile.executor.capture.optimizer import OptimizerSettings
 from indb_tensile.executor.capture.passes import Passes
 from indb_tensile.executor.capture.record import Call, Ref, Runtime, Shape
+from indb_tensile.executor.capture.step_capture import CapturedStep, Step, StepKind
 from indb_tensile.executor.capture.storage_layout import StoredTensor, Value
 from indb_tensile.scheduler.graph import Operator, Role, Stage, StepGraph, Tensor
 from indb_tensile.scheduler.timing.operator_features import Description, Layout

@@ -15,8 +15,8 @@ import torch
 from indb_tensile.errors import InvariantError
 from indb_tensile.executor.capture.allocation_script import AllocationScript
 from indb_tensile.executor.capture.aten import entry_point
-from indb_tensile.executor.capture.capture import CapturedStep
 from indb_tensile.executor.capture.record import Call
+from indb_tensile.executor.capture.step_capture import CapturedStep
 from indb_tensile.executor.latency.calibration_site import serving, site
 from indb_tensile.executor.latency.operator_inputs import OperatorInputs, gradient_mode
 from indb_tensile.executor.latency.operator_memory import measure_memory, try_record

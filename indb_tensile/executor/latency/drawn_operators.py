@@ -14,9 +14,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from indb_tensile.executor.capture.capture import CapturedStep, capture_evaluation, capture_training
 from indb_tensile.executor.capture.optimizer import OptimizerSettings
-from indb_tensile.executor.capture.trace import Loss
+from indb_tensile.executor.capture.step_capture import CapturedStep, capture_evaluation, capture_training
+from indb_tensile.executor.capture.step_trace import Loss
 
 _MOST_FLOPS = 4_000_000_000  # most arithmetic of one operator: about 40 ms on one core
 _MOST_BYTES = 128 * 1024 * 1024  # largest size of one tensor

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from indb_tensile.executor.capture.capture import CapturedStep, StepKind
 from indb_tensile.executor.capture.record import Call, Ref, Runtime, Shape, StorageKey
+from indb_tensile.executor.capture.step_capture import CapturedStep, StepKind
 from indb_tensile.executor.latency.calibration_site import site
 from indb_tensile.scheduler.graph import Stage
 

@@ -14,8 +14,8 @@ from indb_tensile.device.allocator_shim import ArenaServing
 from indb_tensile.errors import InvariantError
 from indb_tensile.executor.capture.allocation_script import AllocationScript, record_script
 from indb_tensile.executor.capture.aten import entry_point, storage_key
-from indb_tensile.executor.capture.capture import CapturedStep
 from indb_tensile.executor.capture.record import Call, tensors_in
+from indb_tensile.executor.capture.step_capture import CapturedStep
 from indb_tensile.executor.latency.allocation_profile import allocation_profiler, highest_per_label, labelled
 from indb_tensile.executor.latency.calibration_site import serving, site
 from indb_tensile.executor.latency.operator_inputs import OperatorInputs, gradient_mode

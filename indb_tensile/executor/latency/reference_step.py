@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from indb_tensile.executor.capture.capture import CapturedStep, capture_training
 from indb_tensile.executor.capture.optimizer import OptimizerSettings
+from indb_tensile.executor.capture.step_capture import CapturedStep, capture_training
 from indb_tensile.executor.latency.calibrate import calibrate, unknown_signatures
 from indb_tensile.scheduler.timing.machines import Machine, StepTimes, latencies
 

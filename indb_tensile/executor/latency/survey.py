@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import perf_counter, perf_counter_ns, process_time_ns
 
-from indb_tensile.executor.capture.capture import CapturedStep
 from indb_tensile.executor.capture.record import Call
+from indb_tensile.executor.capture.step_capture import CapturedStep
 from indb_tensile.executor.latency.calibrate import kernels, measure_latency
 from indb_tensile.executor.latency.drawn_operators import draw_steps
 from indb_tensile.executor.latency.latency_predictor import MeasuredOperator

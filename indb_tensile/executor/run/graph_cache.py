@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from indb_tensile.device.allocator_shim import AllocationCounters
 from indb_tensile.device.device import Clock, Device, HostBuffer, Ticket
 from indb_tensile.errors import ComputationError, DeviceLostError, InvariantError, TensileError
-from indb_tensile.executor.capture.capture import StepKind
+from indb_tensile.executor.capture.step_capture import StepKind
 from indb_tensile.executor.latency.operator_memory import let_go
 from indb_tensile.executor.run.cuda_graphs import Graph, Graphs
 from indb_tensile.executor.run.host_results import Results

@@ -7,7 +7,7 @@ host's, each iteration gets new tensors.
 
 import torch
 
-from indb_tensile.executor.capture.capture import CapturedStep, StepKind
+from indb_tensile.executor.capture.step_capture import CapturedStep, StepKind
 
 Results = tuple[torch.Tensor, ...]
 

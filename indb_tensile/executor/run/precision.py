@@ -13,7 +13,7 @@ from typing import Final
 
 import torch
 
-from indb_tensile.executor.capture.capture import CapturedStep
+from indb_tensile.executor.capture.step_capture import CapturedStep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,8 +18,8 @@ import torch
 from indb_tensile.device.device import Clock, Device, HostBuffer, Ticket
 from indb_tensile.errors import InvariantError
 from indb_tensile.executor.capture.aten import entry_point
-from indb_tensile.executor.capture.capture import CapturedStep, StepKind
 from indb_tensile.executor.capture.record import Call, Ref, Runtime, refs
+from indb_tensile.executor.capture.step_capture import CapturedStep, StepKind
 from indb_tensile.executor.run.state import State
 from indb_tensile.executor.run.timeline import Boundary, Timeline, UnrolledSwap, unroll
 from indb_tensile.executor.run.trainer_lanes import Lanes

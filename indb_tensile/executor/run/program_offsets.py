@@ -1,8 +1,8 @@
 """Computes an address for every allocation of a program under its plan, as an offset in one block.
 
-The scheduler's residency.py says when each tensor of the plan holds memory, and placement.py (SmartPool) says where.
-The operators' scripts say which allocation belongs to which tensor, and which scratch lies in a workspace. So the
-n-th allocation at each position of the program has an address before anything has run.
+The scheduler's residency.py says when each tensor of the plan holds memory, and tensor_placement.py (after SmartPool)
+says where. The operators' scripts say which allocation belongs to which tensor, and which scratch lies in a
+workspace. So the n-th allocation at each position of the program has an address before anything has run.
 
 Positions count what the program passes: position k is operator k with the boundary before it, and the last position
 is the boundary that closes the iteration.
@@ -12,11 +12,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from indb_tensile.executor.capture.allocation_script import GPU_ALIGNMENT_BYTES, AllocationScript
-from indb_tensile.executor.capture.capture import CapturedStep
+from indb_tensile.executor.capture.step_capture import CapturedStep
 from indb_tensile.executor.run.timeline import Timeline
 from indb_tensile.scheduler.graph import OpIndex, StepGraph, TensorId
-from indb_tensile.scheduler.memory.placement import place_plan
 from indb_tensile.scheduler.memory.residency import Interval, intervals
+from indb_tensile.scheduler.memory.tensor_placement import place_plan
 from indb_tensile.scheduler.plan import Execution, Plan
 from indb_tensile.scheduler.plan_cache import PlanCache
 from indb_tensile.scheduler.rewrite import captured_order, effective

@@ -10,8 +10,8 @@ import torch
 from indb_tensile.device.device import Clock, Device, Ticket
 from indb_tensile.device.round_member import RoundMember
 from indb_tensile.errors import ComputationError, InvariantError
-from indb_tensile.executor.capture.capture import CapturedStep, StepKind, check_same_persistent
 from indb_tensile.executor.capture.replay import INPUTS
+from indb_tensile.executor.capture.step_capture import CapturedStep, StepKind, check_same_persistent
 from indb_tensile.executor.latency.gpu_clock import EventClock
 from indb_tensile.executor.latency.sampled_iterations import SampledIterations, TimedIteration, summarise
 from indb_tensile.executor.run.cuda_graphs import Graphs, learning_rate_tensor

@@ -7,7 +7,7 @@ import torch
 
 from indb_tensile.device.device import Device, Ticket
 from indb_tensile.errors import DeviceMemoryError
-from indb_tensile.executor.capture.capture import CapturedStep
+from indb_tensile.executor.capture.step_capture import CapturedStep
 from indb_tensile.executor.run.placer import Placer
 from indb_tensile.executor.run.program import Program
 from indb_tensile.executor.run.state import HOST, State, bytes_of

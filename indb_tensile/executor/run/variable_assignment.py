@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from indb_tensile.errors import InvariantError
-from indb_tensile.executor.capture.capture import CapturedStep, Step
 from indb_tensile.executor.capture.record import Call, StorageKey, refs
+from indb_tensile.executor.capture.step_capture import CapturedStep, Step
 from indb_tensile.executor.run.timeline import lifetimes
 from indb_tensile.scheduler.graph import OpIndex, StepGraph, TensorId
 from indb_tensile.scheduler.pieces import Piece, pieces_of

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from indb_tensile.executor.capture.allocation_script import GPU_ALIGNMENT_BYTES, AllocationScript
-from indb_tensile.executor.capture.capture import CapturedStep
+from indb_tensile.executor.capture.step_capture import CapturedStep
 from indb_tensile.executor.latency.calibrate import record_again, with_scripts
 from indb_tensile.executor.run.operator_excess import OperatorExcess
 from indb_tensile.scheduler.outgrown_operator import OutgrownOperator

@@ -1,9 +1,9 @@
 """Find plans that fit into a budget when their tensors have addresses, in whole regions.
 
 A planner counts the bytes of the resident tensors at each moment. A job takes the size of its placement: SmartPool's
-(placement.py) is usually within 1 % of that load, and a device gives whole regions. A job is therefore granted the
-size of its placement. If a plan does not fit only because of gaps between tensors and rounding, the planner is asked
-again for that much less.
+(tensor_placement.py) is usually within 1 % of that load, and a device gives whole regions. A job is therefore granted
+the size of its placement. If a plan does not fit only because of gaps between tensors and rounding, the planner is
+asked again for that much less.
 
 Each job's plan is placed from offset 0 in a range of addresses of its own. The first design placed all jobs in one
 address space of the device. Now the trainer maps the regions that it was granted into its range one behind the other

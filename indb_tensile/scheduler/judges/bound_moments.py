@@ -1,5 +1,6 @@
-"""Compute what every plan has to keep on the device, or bring back, while an operator runs. bound.py adds these facts
-up.
+"""Compute what every plan has to keep on the device, or bring back, while an operator runs.
+
+peak_bound.py adds these requirements up to a bound.
 
 Optimizer operators and updates of buffers may run early or late (search/reorder.py). The other operators are *fixed*:
 the first run of each comes in the captured order. Positions here are captured positions of fixed operators. A movable

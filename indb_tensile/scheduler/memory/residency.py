@@ -1,9 +1,10 @@
-"""Compute the intervals during which the tensors of a plan occupy memory. placement.py assigns addresses to them.
+"""Compute the intervals during which the tensors of a plan occupy memory.
 
-SmartPool reads lifetimes from the memory requests of one iteration (paper section III-A). Here they follow from graph
-and plan. A swap ends one interval and begins another, which may have another address: the copy back goes to the new
-address. Persistent tensors have cyclic intervals. An interval that crosses the iteration's end has one address before
-and after the end. A workspace is an interval of one operator.
+tensor_placement.py assigns addresses to the intervals. SmartPool reads lifetimes from the memory requests of one
+iteration (paper section III-A). Here they follow from graph and plan. A swap ends one interval and begins another,
+which may have another address: the copy back goes to the new address. Persistent tensors have cyclic intervals. An
+interval that crosses the iteration's end has one address before and after the end. A workspace is an interval of one
+operator.
 """
 
 from collections.abc import Iterator, Sequence

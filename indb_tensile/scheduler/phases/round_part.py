@@ -20,8 +20,8 @@ import numpy.typing as npt
 
 from indb_tensile.errors import InvariantError
 from indb_tensile.scheduler.link import Link
-from indb_tensile.scheduler.memory.placement import place_plan
 from indb_tensile.scheduler.memory.residency import intervals
+from indb_tensile.scheduler.memory.tensor_placement import place_plan
 from indb_tensile.scheduler.phases.interleaved_schedule import MOST_SEGMENTS
 from indb_tensile.scheduler.phases.load_cycle import Cycle, cycle, merge_segments
 from indb_tensile.scheduler.plan import Plan

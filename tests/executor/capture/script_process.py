@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from indb_tensile.executor.capture.allocation_script import record_script
-from indb_tensile.executor.capture.capture import CapturedStep
+from indb_tensile.executor.capture.step_capture import CapturedStep
 from indb_tensile.executor.latency.calibrate import add_scripts, apply_known, calibrate, unknown_signatures
 from tests.device.preloaded import answer, private
 from tests.executor.models import make_job

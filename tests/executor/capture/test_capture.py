@@ -9,8 +9,8 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from indb_tensile.errors import GraphError, RequestError
-from indb_tensile.executor.capture.capture import capture_evaluation, capture_training, check_same_persistent
 from indb_tensile.executor.capture.optimizer import OptimizerSettings
+from indb_tensile.executor.capture.step_capture import capture_evaluation, capture_training, check_same_persistent
 from indb_tensile.scheduler.graph import Role, Stage
 from tests.executor.conftest import captured, job_of
 from tests.executor.models import DAILY_KINDS, LOSS, SHAPES, Constant, make_job

@@ -11,10 +11,10 @@ from torch.nn import functional
 
 from indb_tensile.bench.harness.convolutional import Cells
 from indb_tensile.executor.capture.aten import fake_strided
-from indb_tensile.executor.capture.capture import capture_training
 from indb_tensile.executor.capture.fresh_results import FreshResults
 from indb_tensile.executor.capture.optimizer import OptimizerSettings
-from indb_tensile.executor.capture.trace import fake_mode
+from indb_tensile.executor.capture.step_capture import capture_training
+from indb_tensile.executor.capture.step_trace import fake_mode
 
 PACKAGE = str(Path(sys.modules[FreshResults.__module__].__file__ or "").parents[2])
 

@@ -11,9 +11,9 @@ from torch import nn
 from torch.nn import functional
 
 from indb_tensile.errors import RequestError
-from indb_tensile.executor.capture.capture import capture_training
 from indb_tensile.executor.capture.optimizer import OptimizerSettings
-from indb_tensile.executor.capture.trace import Loss
+from indb_tensile.executor.capture.step_capture import capture_training
+from indb_tensile.executor.capture.step_trace import Loss
 from indb_tensile.executor.latency.calibrate import calibrate, unknown_signatures
 from indb_tensile.executor.run.runner import Runner
 from indb_tensile.scheduler.memory.peak import LIVENESS

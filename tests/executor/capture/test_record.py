@@ -3,7 +3,7 @@
 import torch
 
 from indb_tensile.executor.capture.record import Recorder
-from indb_tensile.executor.capture.trace import fake_mode
+from indb_tensile.executor.capture.step_trace import fake_mode
 from indb_tensile.scheduler.graph import Role, Stage
 
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from indb_tensile.device.hardware import PROCESSOR_SPEED
-from indb_tensile.executor.capture.capture import CapturedStep
 from indb_tensile.executor.capture.optimizer import OptimizerSettings
+from indb_tensile.executor.capture.step_capture import CapturedStep
 from indb_tensile.executor.latency.calibrate import calibrate, unknown_signatures
 from indb_tensile.executor.run.runner import Runner
 from indb_tensile.job import JobId

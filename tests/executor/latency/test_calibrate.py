@@ -5,7 +5,7 @@ import sys
 import pytest
 import torch
 
-from indb_tensile.executor.capture.capture import CapturedStep
+from indb_tensile.executor.capture.step_capture import CapturedStep
 from indb_tensile.executor.latency.calibrate import apply_known, calibrate, unknown_signatures
 from tests.executor.conftest import GRANT_BYTES, captured, job_of
 from tests.executor.models import DAILY_KINDS

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from safetensors.numpy import load, save
 
 from indb_tensile.errors import DataError
-from indb_tensile.executor.capture.capture import capture_training
 from indb_tensile.executor.capture.optimizer import OptimizerSettings
+from indb_tensile.executor.capture.step_capture import capture_training
 from indb_tensile.executor.latency.latency_predictor import (
     FEWEST_SAMPLES,
     MeasuredOperator,

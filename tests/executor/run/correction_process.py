@@ -7,7 +7,7 @@ import torch
 
 from indb_tensile import _native
 from indb_tensile.device.allocator_shim import ArenaServing
-from indb_tensile.executor.capture.capture import CapturedStep
+from indb_tensile.executor.capture.step_capture import CapturedStep
 from indb_tensile.executor.latency.calibrate import calibrate, unknown_signatures
 from indb_tensile.executor.run.operator_excess import OperatorExcess
 from indb_tensile.executor.run.placer import Placer

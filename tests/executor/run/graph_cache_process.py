@@ -14,8 +14,8 @@ import torch
 
 from indb_tensile.device.device import HostBuffer, Ticket
 from indb_tensile.errors import ComputationError, DeviceError
-from indb_tensile.executor.capture.capture import CapturedStep
 from indb_tensile.executor.capture.optimizer import OptimizerSettings
+from indb_tensile.executor.capture.step_capture import CapturedStep
 from indb_tensile.executor.run.placer import Placer
 from indb_tensile.executor.run.runner import Runner
 from indb_tensile.executor.run.timeline import unroll

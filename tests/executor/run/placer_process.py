@@ -10,13 +10,13 @@ import torch
 
 from indb_tensile import _native
 from indb_tensile.device.allocator_shim import ArenaServing
-from indb_tensile.executor.capture.capture import CapturedStep
+from indb_tensile.executor.capture.step_capture import CapturedStep
 from indb_tensile.executor.run.placer import Placer
 from indb_tensile.executor.run.program_offsets import plan_offsets
 from indb_tensile.executor.run.runner import Runner
 from indb_tensile.executor.run.timeline import unroll
 from indb_tensile.scheduler.memory.peak import LIVENESS, VANILLA
-from indb_tensile.scheduler.memory.placement import place_plan
+from indb_tensile.scheduler.memory.tensor_placement import place_plan
 from indb_tensile.scheduler.plan import Plan
 from tests.device.memory_device import MemoryDevice
 from tests.device.preloaded import answer, private

@@ -29,12 +29,12 @@ from indb_tensile.device.cuda import CudaBroker, CudaDevice, CudaRegions
 from indb_tensile.device.device import CpuDevice, EmulatedDevice
 from indb_tensile.device.ledger import Ledger
 from indb_tensile.device.round_member import PartPlayer, Seat, open_member
-from indb_tensile.executor.capture.capture import CapturedStep, with_host_uploads
+from indb_tensile.executor.capture.step_capture import CapturedStep, with_host_uploads
 from indb_tensile.executor.run.placer import Placer
 from indb_tensile.executor.run.runner import Runner
 from indb_tensile.job import JobId, Slot
 from indb_tensile.scheduler.link import Link
-from indb_tensile.scheduler.memory.placement import place_plan
+from indb_tensile.scheduler.memory.tensor_placement import place_plan
 from indb_tensile.scheduler.plan import Infeasible, Plan
 from indb_tensile.scheduler.planner import JobPlan, plan_jobs
 from indb_tensile.scheduler.round_plans import plan_round

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from indb_tensile.device.device import REGION_BYTES, CpuDevice, Device, EmulatedDevice, HostBuffer
 from indb_tensile.device.ledger import Ledger
 from indb_tensile.errors import DeviceMemoryError, InvariantError
-from indb_tensile.executor.capture.capture import CapturedStep, with_host_uploads
 from indb_tensile.executor.capture.optimizer import OptimizerSettings
+from indb_tensile.executor.capture.step_capture import CapturedStep, with_host_uploads
 from indb_tensile.executor.run.runner import Runner
 from indb_tensile.executor.run.state import rng_state
 from indb_tensile.job import Slot

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from indb_tensile.errors import GraphError
-from indb_tensile.executor.capture.capture import CapturedStep, with_host_uploads
 from indb_tensile.executor.capture.optimizer import OptimizerSettings
 from indb_tensile.executor.capture.passes import Passes
+from indb_tensile.executor.capture.step_capture import CapturedStep, with_host_uploads
 from indb_tensile.executor.run.program import compile_program
 from indb_tensile.executor.run.runner import Runner
 from indb_tensile.scheduler.graph import OpIndex, Stage

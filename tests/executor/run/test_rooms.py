@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile.executor.capture.allocation_script import Allocation, AllocationScript
-from indb_tensile.executor.capture.capture import CapturedStep
+from indb_tensile.executor.capture.step_capture import CapturedStep
 from indb_tensile.executor.run.program_offsets import plan_offsets
 from indb_tensile.executor.run.timeline import unroll
-from indb_tensile.scheduler.memory.placement import place_plan
 from indb_tensile.scheduler.memory.residency import intervals
+from indb_tensile.scheduler.memory.tensor_placement import place_plan
 from indb_tensile.scheduler.plan import Plan
 from tests.executor.conftest import prepared
 from tests.executor.plans import random_plan

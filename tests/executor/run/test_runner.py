@@ -16,9 +16,9 @@ from indb_tensile.device.device import REGION_BYTES, CpuDevice, Device, Emulated
 from indb_tensile.device.hardware import PROCESSOR_SPEED
 from indb_tensile.device.ledger import Ledger
 from indb_tensile.errors import ComputationError, DeviceMemoryError, InvariantError
-from indb_tensile.executor.capture.capture import with_host_uploads
 from indb_tensile.executor.capture.optimizer import OptimizerSettings
 from indb_tensile.executor.capture.passes import Passes
+from indb_tensile.executor.capture.step_capture import with_host_uploads
 from indb_tensile.executor.run.runner import Runner
 from indb_tensile.executor.run.state import State, restore_rng_state, rng_state
 from indb_tensile.job import JobId

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from indb_tensile.job import JobId
 from indb_tensile.scheduler.graph import Operator, OpIndex, Role, Stage, StepGraph, Tensor, TensorId
-from indb_tensile.scheduler.judges.bound import bound_bytes, covers, least_bytes
 from indb_tensile.scheduler.judges.bound_moments import movable
 from indb_tensile.scheduler.judges.check import faults
 from indb_tensile.scheduler.judges.equivalence import judge
+from indb_tensile.scheduler.judges.peak_bound import bound_bytes, covers, least_bytes
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.peak import floor, gaps, liveness_peak, peak
 from indb_tensile.scheduler.plan import Execution, Infeasible, Plan, Swap

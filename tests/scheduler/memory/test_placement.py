@@ -14,7 +14,8 @@ from indb_tensile import _placement
 from indb_tensile.errors import InvariantError
 from indb_tensile.scheduler.graph import OpIndex, TensorId
 from indb_tensile.scheduler.link import Link
-from indb_tensile.scheduler.memory.placement import (
+from indb_tensile.scheduler.memory.residency import Interval, intervals, load_bound
+from indb_tensile.scheduler.memory.tensor_placement import (
     Placement,
     Unplaced,
     best_fit,
@@ -23,7 +24,6 @@ from indb_tensile.scheduler.memory.placement import (
     place_plan,
     place_within,
 )
-from indb_tensile.scheduler.memory.residency import Interval, intervals, load_bound
 from indb_tensile.scheduler.policies import POLICIES
 from indb_tensile.scheduler.rewrite import effective
 from indb_tensile.scheduler.workload import Workload, least_bytes

@@ -23,8 +23,8 @@ from indb_tensile.executor.capture.optimizer import OptimizerSettings
 from indb_tensile.executor.capture.passes import WHOLE, Passes
 from indb_tensile.executor.capture.record import Call, Recorder, Shape, StorageKey
 from indb_tensile.executor.capture.replay import Replayed, replay_step
+from indb_tensile.executor.capture.step_trace import Loss, fake_mode
 from indb_tensile.executor.capture.storage_layout import StoredTensor, layout
-from indb_tensile.executor.capture.trace import Loss, fake_mode
 from indb_tensile.executor.capture.update import record_update
 from indb_tensile.scheduler.graph import Operator, Role, Stage, StepGraph, Tensor, TensorId
 from indb_tensile.scheduler.timing.operator_features import Description
