@@ -63,6 +63,21 @@ def add_features(plpy: Plpy, request: Json, last: LastRun, table: Table) -> tupl
     return transform, _computed_table(plpy, request, table, transform, columns, number)
 
 
+def add_stored_features(plpy: Plpy, table: Table, transform: Json) -> Table:
+    """Return a relation with the computed features of a version as columns.
+
+    The expressions of `transform` are checked, and the relation has the columns that they name, of fitting types.
+    """
+    expressions, inputs = transform["expressions"], transform["inputs"]
+    values = ", ".join(f"({text})" for text in expressions.values())
+    columns = ", ".join(f"null::{typed(plpy, base)} as {plpy.quote_ident(name)}" for name, base in inputs.items())
+    with pinned(plpy, ALL):
+        result = plpy.execute(f"select {values} from (select {columns}) as x limit 0")
+    types = cast(Any, result).coltypes()
+    described = [{"name": n, "type": int(t), "modifier": -1} for n, t in zip(expressions, types, strict=True)]
+    return _computed_table(plpy, {}, table, transform, _described(plpy, described), next(_numbers))
+
+
 def drop_view(plpy: Plpy, table: Table) -> None:
     """Drop the temporary view of a table with computed features. An error drops it too, with the transaction."""
     if table.origin:
@@ -88,8 +103,13 @@ def refuse_roles(table: Table, transform: Json | None, spec: Json, deciding: str
 
 
 @contextmanager
-def naming_features(plpy: Plpy, table: Table, transform: Json | None) -> Iterator[None]:
-    """Run the block. An error in the computation of a row's features gets the name of the feature."""
+def naming_features(
+    plpy: Plpy,
+    table: Table,
+    transform: Json | None,
+    hint: str = "Cover such rows: a / nullif(b, 0), or case when ... then ... end.",
+) -> Iterator[None]:
+    """Run the block. An error in the computation of a row's features gets the name of the feature, and this hint."""
     try:
         yield
     except plpy.SPIError as error:
@@ -106,7 +126,7 @@ def naming_features(plpy: Plpy, table: Table, transform: Json | None) -> Iterato
                     fields["sqlstate"],
                     f'transform: feature "{name}" cannot be computed for a row of {table}: {fields["message"]}',
                     detail=f"It is computed as {expression}.",
-                    hint="Cover such rows: a / nullif(b, 0), or case when ... then ... end.",
+                    hint=hint,
                 ) from None
         raise
 
@@ -133,7 +153,7 @@ def _outside_the_rules(plpy: Plpy, table: Table, expressions: Mapping[str, str])
 
 def _unreadable(readable: Mapping[str, TableColumn], columns: frozenset[str]) -> ExpressionFault | None:
     for name in sorted(columns):
-        if _input_type(readable[name]) is None:
+        if input_type(readable[name]) is None:
             return ExpressionFault(
                 text=f'column "{name}" has type {readable[name].type}, which is not of pg_catalog',
                 place=1,
@@ -161,7 +181,7 @@ def _resolved(
 
     `refused` are the expressions that the rules refuse, which PostgreSQL does not read.
     """
-    types = {column.name: _input_type(column) for column in table.columns}
+    types = {column.name: input_type(column) for column in table.columns}
     columns = ", ".join(f"{plpy.quote_ident(n)} {typed(plpy, base)}" for n, base in types.items() if base is not None)
     plpy.execute(f"create temporary table {scratch} ({columns})")
     known = {expression.name for expression in refused}
@@ -188,7 +208,14 @@ def _resolved(
     _raise_all(table, refused)
     inputs = {column: types[column] for name in sorted(rows) for column in rows[name]["inputs"]}
     transform = {"expressions": {name: rows[name]["expression"] for name in sorted(rows)}, "inputs": inputs}
-    computed = [
+    computed = _described(plpy, sorted(described, key=lambda row: str(row["name"])))
+    plpy.execute(f"drop table pg_temp.{scratch}")
+    return transform, computed
+
+
+def _described(plpy: Plpy, described: Sequence[Json]) -> list[TableColumn]:
+    """Return the computed columns of these names and types."""
+    return [
         TableColumn(
             name=row["name"],
             type=row["type"],
@@ -198,10 +225,8 @@ def _resolved(
             key=False,
             type_oid=row["declared"],
         )
-        for row in fetch(plpy, DESCRIBE, json.dumps(sorted(described, key=lambda row: str(row["name"]))))
+        for row in fetch(plpy, DESCRIBE, json.dumps(described))
     ]
-    plpy.execute(f"drop table pg_temp.{scratch}")
-    return transform, computed
 
 
 def _generate(plpy: Plpy, scratch: str, own: str, text: str) -> int | ExpressionFault:
@@ -243,7 +268,7 @@ def _computed_table(
     columns = ", ".join(f"t.{quoted(column.name)}" for column in kept)
     features = ", ".join(f"({text}) as {quoted(name)}" for name, text in transform["expressions"].items())
     inputs = ", ".join(
-        f"{_input_value(plpy, column)} as {quoted(column.name)}"
+        f"{_input_value(plpy, column, transform['inputs'][column.name])} as {quoted(column.name)}"
         for column in table.columns
         if column.name in transform["inputs"]
     )
@@ -257,7 +282,7 @@ def _computed_table(
     return replace(table, columns=(*kept, *computed), source=source, origin=origin)
 
 
-def _input_type(column: TableColumn) -> str | None:
+def input_type(column: TableColumn) -> str | None:
     """Return the type of pg_catalog as which expressions see a column, or None if there is none."""
     if column.base in VECTORS:
         return "_float4"
@@ -266,9 +291,10 @@ def _input_type(column: TableColumn) -> str | None:
     return column.base or ("text" if column.kind == "text" else None)  # the base of an enum is empty
 
 
-def _input_value(plpy: Plpy, column: TableColumn) -> str:
+def _input_value(plpy: Plpy, column: TableColumn, base: str) -> str:
+    """Return the SQL expression of a column's value as expressions see it, in a type of pg_catalog."""
     value = f"t.{plpy.quote_ident(column.name)}"
-    return vector_array(value) if column.base in VECTORS else f"{value}::{typed(plpy, str(_input_type(column)))}"
+    return vector_array(value) if column.base in VECTORS else f"{value}::{typed(plpy, base)}"
 
 
 def _raise_all(table: Table, refused: Sequence[_Refused]) -> None:

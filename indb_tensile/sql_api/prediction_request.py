@@ -2,6 +2,9 @@
 
 A definer function (sql/57_prediction_tables.sql) creates the table, which a worker fills. The caller's own session
 creates the view, so it belongs to the caller, and PostgreSQL checks whether the caller may create it.
+
+The features that a version computes (`transform`) are computed in the caller's session too, for all rows at once: the
+worker reads them from a snapshot. A worker evaluates no expression of a user.
 """
 
 # ruff: noqa: S608 - every name that goes into a statement is quoted by quote_ident, and every text by quote_literal
@@ -14,8 +17,11 @@ from ..request.column_types import KIND_OF_TYPE
 from ..request.job_rules import check_depends_on, check_max_runtime
 from ..request.request_fields import read_integer, read_model_name, read_names, read_text
 from . import training_arguments
-from .refusals import MISSING, NOT_SUPPORTED, TOO_MANY_COLUMNS, WRONG_KIND, RefusalError
+from .feature_expressions import add_stored_features, drop_view, input_type, naming_features
+from .pinned_settings import OUTPUTS, pinned
+from .refusals import MISSING, TOO_MANY_COLUMNS, WRONG_KIND, RefusalError
 from .relation_predictions import describe_version, is_plain_key, key_columns, kinds_agree, named_columns
+from .row_features import checked_expressions, stored_transform
 from .snapshot_copy import make_snapshot, require_writable
 from .spi import Json, Plpy, Row, fetch
 from .training_request import insert_job, job_of_key
@@ -25,6 +31,7 @@ from .version_lookup import find_version
 _ANSWERS = ("value", "label", "probabilities", "targets")
 _SCALARS = ("integer", "float", "boolean", "text", "date", "time", "clock", "duration")
 _MOST_KEYS = 100
+_SAME_VALUES = (("int2", "int4", "int8"), ("text", "varchar", "name"))
 DUPLICATE_TABLE = "42P07"
 
 
@@ -32,13 +39,15 @@ DUPLICATE_TABLE = "42P07"
 class _Prediction:
     """A checked request: the specification of its job, its relation, and the columns that the job reads.
 
-    `plain_key` says that no setting of a session changes the JSON of the key.
+    `plain_key` says that no setting of a session changes the JSON of the key. `transform` has the checked expressions
+    of the version, if it computes features; they are columns of `table` then.
     """
 
     spec: Json
     table: Table
     used: list[str]
     plain_key: bool
+    transform: Json | None
 
 
 def predict_into(plpy: Plpy, request: Json) -> Json:
@@ -61,7 +70,12 @@ def predict_into(plpy: Plpy, request: Json) -> Json:
         return {"job": job}
     _create_view(plpy, output, prediction, job)
     if not direct:
-        make_snapshot(plpy, table, {}, used, job, read_text(request, "search_path"), purpose="predicted")
+        with (
+            naming_features(plpy, table, prediction.transform, "Correct the row, or name a view without it."),
+            pinned(plpy, OUTPUTS if table.origin else {}),
+        ):
+            make_snapshot(plpy, table, {}, used, job, read_text(request, "search_path"), purpose="predicted")
+    drop_view(plpy, table)
     return {"job": job}
 
 
@@ -94,20 +108,16 @@ def _resolve(plpy: Plpy, request: Json, output: tuple[str, str]) -> _Prediction:
     if read_integer(request, "relation") is None:
         hint = "Name one: select tensile_predict_into('model', 'table', 'output')."
         raise RequestError("no relation is given", hint=hint)
-    if version["transform"] is not None:
-        raise RefusalError(
-            NOT_SUPPORTED,
-            f'model "{name}" computes features (transform), which a worker may not do',
-            hint="Let your own session compute them: "
-            f"create table ... as select * from tensile_predict_table('{name}', ...);",
-        )
     table = find_table(plpy, request)
     columns = named_columns(plpy, table.oid)
     title = f'"{table.schema}.{table.name}"'
     features = describe_version(plpy, name, version, title, columns)["features"]
-    _refuse_kinds(name, title, columns, features)
     keys = key_columns(plpy, table.oid, title, columns, read_names(request, "keys"))
     _refuse_keys(title, table, columns, keys)
+    transform = _checked_transform(plpy, name, version, table, keys)
+    _refuse_kinds(name, title, columns, [each for each in features if each["name"] not in _expressions(transform)])
+    if transform is not None:
+        table = add_stored_features(plpy, table, transform)
     facts = fetch(plpy, VERSION_FACTS, version["version_id"])[0]
     names = list(dict.fromkeys((*(feature["name"] for feature in features), *keys)))
     spec = {
@@ -128,7 +138,47 @@ def _resolve(plpy: Plpy, request: Json, output: tuple[str, str]) -> _Prediction:
     }
     if request.get("snapshot"):
         spec["snapshot"] = True
-    return _Prediction(spec=spec, table=table, used=names, plain_key=is_plain_key(columns, keys))
+    plain_key = is_plain_key(columns, keys)
+    return _Prediction(spec=spec, table=table, used=names, plain_key=plain_key, transform=transform)
+
+
+def _expressions(transform: Json | None) -> Mapping[str, str]:
+    return {} if transform is None else transform["expressions"]
+
+
+def _checked_transform(plpy: Plpy, model: str, version: Row, table: Table, keys: Sequence[str]) -> Json | None:
+    """Return the checked expressions of a version, or None if it computes no features.
+
+    Refuses a column from which an expression would compute other values here than from the JSON of a row, as the
+    other functions do, and a key that has the name of a computed feature.
+    """
+    stored = stored_transform(version)
+    if stored is None:
+        return None
+    expressions, inputs = checked_expressions(plpy, stored, version["number"])
+    by_name = {column.name: column for column in table.columns}
+    for name, base in inputs.items():
+        if not _sees_same_values(input_type(by_name[name]), base):
+            raise RefusalError(
+                WRONG_KIND,
+                f'column "{name}" of {table} has type {by_name[name].type}, and model "{model}" computes features '
+                f"from a column of type {base}",
+                hint=f"Name a view that casts the column to {base}, or use tensile_predict_table, which converts "
+                "each value.",
+            )
+    for key in keys:
+        if key in expressions:
+            raise RequestError(
+                f'column "{key}" of {table} is a key, and model "{model}" computes a feature of this name',
+                detail=f"The model computes it as {expressions[key]}.",
+                hint="Name other columns in keys, or a view that has the column under two names.",
+            )
+    return {"expressions": expressions, "inputs": inputs}
+
+
+def _sees_same_values(own: str | None, learned: str) -> bool:
+    """Return whether a cast between these types gives the value that their JSON has."""
+    return own == learned or any(own in family and learned in family for family in _SAME_VALUES)
 
 
 def _output(plpy: Plpy, request: Json) -> tuple[str, str]:
@@ -170,7 +220,7 @@ def _create_view(plpy: Plpy, output: tuple[str, str], prediction: _Prediction, j
 def _is_read_directly(request: Json, table: Table, used: Sequence[str], keys: Sequence[str]) -> bool:
     """Return whether the worker reads the relation itself, and not a snapshot of it."""
     learned = all(column.kind in _SCALARS for column in table.columns if column.name in keys)
-    return learned and not request.get("snapshot") and not reasons_against(table, used)
+    return learned and not (request.get("snapshot") or table.origin or reasons_against(table, used))
 
 
 def _refuse_kinds(model: str, title: str, columns: Mapping[str, Row], features: Sequence[Json]) -> None:

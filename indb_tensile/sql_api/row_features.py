@@ -120,6 +120,17 @@ def _computation(plpy: Plpy, version: Row) -> Computation:
 
 def _checked(plpy: Plpy, transform: Any, number: int) -> Computation:
     """Check what the model's owner has stored, and prepare the statement. Raises RefusalError."""
+    checked, inputs = checked_expressions(plpy, transform, number)
+    with pinned(plpy, ALL):
+        statement = plpy.prepare(_statement(plpy, checked, inputs), ["text[]", "text[]"])
+    return Computation(expressions=checked, inputs=inputs, statement=statement)
+
+
+def checked_expressions(plpy: Plpy, transform: Json, number: int) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the expressions that version `number` stores, and the types of their columns.
+
+    Raises RefusalError for what tensile_train would not have stored: the model's owner may have written it.
+    """
     expressions, inputs = transform["expressions"], transform["inputs"]
     checked = read_transform(expressions) or {}
     if not isinstance(inputs, dict) or not all(isinstance(name, str) for name in inputs.values()):
@@ -132,9 +143,7 @@ def _checked(plpy: Plpy, transform: Any, number: int) -> Computation:
         functions.update(read.functions)
     for function, reason in refused_functions(plpy, functions, stored=True).items():
         raise _not_ours(number, f"function {function}: {reason}")
-    with pinned(plpy, ALL):
-        statement = plpy.prepare(_statement(plpy, checked, inputs), ["text[]", "text[]"])
-    return Computation(expressions=checked, inputs=inputs, statement=statement)
+    return dict(checked), inputs
 
 
 def _not_ours(number: int, reason: str) -> RefusalError:

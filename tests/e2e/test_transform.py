@@ -41,6 +41,10 @@ def test_model_of_a_computed_feature_predicts_alike_in_each_form_and_session(run
             "select array_agg(value order by (key ->> 'id')::int) from tensile_predict_table('clock', 'clocked')",
         )
         assert single == again == batch == table
+        into = _one(demo, "select tensile_predict_into('clock', 'clocked', 'clock_answers')")
+        assert running.until_ended(into) == ["succeeded"], running.log.read_text()
+        assert _one(demo, "select array_agg(value order by id) from clock_answers") == single
+        demo.execute("drop view clock_answers")
         assert _one(demo, accuracy.format(", 'clocked'")) > 0.9
         parts = demo.execute("select part, count(*) from tensile_split('clock') group by part").fetchall()
         assert sum(count for _, count in parts) == 480

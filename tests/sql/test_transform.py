@@ -348,10 +348,84 @@ def test_features_and_tables_of_parts_are_refused_together(owner: Connection) ->
     assert error.message == "split: tables of parts cannot be combined with computed features (transform)"
 
 
-def test_job_that_predicts_refuses_a_model_with_features(owner: Connection, admin: Connection) -> None:
-    job = train(owner, {"long": "length(word) > 2"})
-    publish(admin, stored(owner, job))
-    error = refused(owner, "select tensile_predict_into('m', 't', 'answers')")
-    assert error.sqlstate == "0A000"
-    assert error.message == 'model "m" computes features (transform), which a worker may not do'
-    assert "tensile_predict_table('m'" in (error.hint or "")
+def test_job_that_predicts_reads_the_features_that_the_callers_session_computes(
+    owner: Connection, bob: Connection, admin: Connection, database: Database, serve: Serve
+) -> None:
+    """Also for a role that only predicts, with its own settings, and from a view with a join."""
+    publish(admin, stored(owner, train(owner, EXPRESSIONS)))
+    service = serve(echo)
+    owner.execute("select tensile_predict('m', t) from t order by id; select tensile_grant_model('m', 'bob')")
+    single = [computed(request["rows"][0]) for request in service.requests if request["verb"] == "predict"]
+    owner.execute(
+        """create view joined as select id, at, a, other.b, word::varchar from t join (select id, b from t) as other
+             using (id) order by id;
+           grant select on t, joined to bob"""
+    )
+    for connection, relation in ((owner, "t"), (bob, "joined")):
+        connection.execute("set timezone = 'Asia/Tokyo'; set bytea_output = 'escape'; set extra_float_digits = -10")
+        job = value(connection, f"select tensile_predict_into('m', '{relation}', 'own_{relation}', '{{id}}')")
+        with database.connect("tensile_reader") as reader:
+            rows = f"select json_agg(s order by id) from tensile_data.job_{job} as s"
+            assert [computed(row) for row in value(reader, rows)] == single
+        left = "select count(*) from pg_class where relnamespace = pg_my_temp_schema() and relkind in ('r', 'v')"
+        assert value(connection, left) == 0
+
+
+NOT_COMPUTED = {
+    "select id, at, a, b, word::bytea from t": Refused(
+        "42809",
+        'column "word" of table "public.r" has type bytea, and model "m" computes features from a column of type text',
+        None,
+        "Name a view that casts the column to text, or use tensile_predict_table, which converts each value.",
+    ),
+    "select id, at, a, b from t": Refused(
+        "42703",
+        'relation "public.r" has no column "word", which model "m" needs',
+        None,
+        'Name a relation that has it. The columns of "public.r" are id, at, a, b.',
+    ),
+    "select id, id as hour, at, a, b, word from t": Refused(
+        "22023",
+        'column "hour" of table "public.r" is a key, and model "m" computes a feature of this name',
+        "The model computes it as EXTRACT(hour FROM (at AT TIME ZONE 'UTC'::text)).",
+        "Name other columns in keys, or a view that has the column under two names.",
+    ),
+    "select id, at, a, 0 as b, word from t": Refused(
+        "22012",
+        'transform: feature "ratio" cannot be computed for a row of table "public.r": division by zero',
+        "It is computed as (a / (b)::double precision).",
+        "Correct the row, or name a view without it.",
+    ),
+}
+
+
+def test_relation_whose_features_cannot_be_computed_is_refused_at_the_call(
+    owner: Connection, admin: Connection, serve: Serve
+) -> None:
+    owner.execute("delete from t where b = 0")
+    publish(admin, stored(owner, train(owner, {**EXPRESSIONS, "ratio": "a / b"})))
+    serve(echo)
+    for relation, error in NOT_COMPUTED.items():
+        with owner.transaction(force_rollback=True):
+            owner.execute(f"create view r as {relation}".encode())
+            keys = "{hour}" if "as hour" in relation else "{id}"
+            assert refused(owner, f"select tensile_predict_into('m', 'r', 'answers', '{keys}')") == error
+
+
+def test_job_that_predicts_refuses_an_expression_that_training_would_not_store(
+    owner: Connection, bob: Connection, admin: Connection, serve: Serve
+) -> None:
+    owner.execute(
+        "select tensile_create_model('m'); select tensile_grant_model('m', 'bob'); grant select on t to bob"
+    )
+    serve(lambda _: result({"features": [{"name": "f", "kind": "number"}], "kind": "value", "several": False}))
+    publish(admin, {"expressions": {"f": "a"}, "inputs": {"a": "float8"}})
+    change = "update tensile.model_versions set training = jsonb_set(training, '{transform,expressions,f}', %s)"
+    for expression in FORGED:
+        admin.execute(change, (Jsonb(expression),))
+        error = refused(bob, "select tensile_predict_into('m', 't', 'answers')")
+        assert (error.sqlstate, error.message) == (
+            "42501",
+            "version 1 of the model computes features by an expression that is not admitted",
+        )
+    assert value(owner, "select count(*) from t") == 60
