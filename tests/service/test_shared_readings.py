@@ -1,6 +1,8 @@
 """Check predictions of tables that the service reads under the session's snapshot: for whom, and for how long."""
 
 import json
+import os
+import signal
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -347,6 +349,79 @@ def test_another_service_continues_with_the_next_row(service: Service, demo: Con
         answers = first + cursor.fetchall()
         assert begun(demo) == 1
     assert answers == alone(demo, ALL.format("wide"))
+
+
+def test_killed_service_is_a_clear_error_and_leaves_no_reader(
+    database: Database, service: Service, demo: Connection
+) -> None:
+    """The snapshot lives in the session's transaction, so its end is the snapshot's end too."""
+    demo.execute("begin")
+    demo.execute(f"declare c cursor for {ALL.format('wide')}".encode())
+    assert rows(demo, "fetch 1 from c")[0][0] == {"id": 1}
+    service.stop(signal.SIGKILL)
+    try:
+        with pytest.raises(psycopg.Error) as caught:
+            rows(demo, "fetch all from c")
+        demo.execute("rollback")
+        wait_until(lambda: no_reader(database))
+    finally:
+        service.start()
+    error = caught.value.diag
+    assert (error.sqlstate, error.message_primary) == ("57P03", "no service answers")
+    assert error.message_hint == (
+        "Start one with: tensile up, or tensile controller; tensile doctor says what is missing."
+    )
+    assert len(rows(demo, ALL.format("wide"))) == 12000
+    assert begun(demo) == 1
+
+
+def test_cancelled_session_ends_its_reading_and_predicts_again(
+    database: Database, service: Service, demo: Connection
+) -> None:
+    """While the session waits for a page of a service that does not answer."""
+    assert service.process is not None
+    assert service.process.pid is not None
+    ended: list[str | None] = []
+
+    def predict() -> None:
+        with pytest.raises(psycopg.Error) as caught:
+            rows(demo, "fetch all from c")
+        ended.append(caught.value.sqlstate)
+
+    demo.execute("begin")
+    demo.execute(f"declare c cursor for {ALL.format('wide')}".encode())
+    rows(demo, "fetch 1 from c")
+    os.kill(service.process.pid, signal.SIGSTOP)
+    try:
+        thread = threading.Thread(target=predict)
+        thread.start()
+        with database.connect() as admin:
+            pid = demo.info.backend_pid
+            active = f"select state from pg_stat_activity where pid = {pid} and query ~ 'fetch all'"
+            wait_until(lambda: rows(admin, active) == [("active",)])
+            admin.execute("select pg_cancel_backend(%s)", [pid])
+        thread.join()
+    finally:
+        os.kill(service.process.pid, signal.SIGCONT)
+    assert ended == ["57014"]
+    demo.execute("rollback")
+    wait_until(lambda: no_reader(database))
+    assert len(rows(demo, ALL.format("wide"))) == 12000
+
+
+def test_defaults_of_a_sessions_transactions_change_no_answer(demo: Connection) -> None:
+    expected = rows(demo, ALL.format("large"))
+    for setting, shared in (
+        ("isolation = serializable", 0),
+        ("isolation = 'repeatable read'", 1),
+        ("read_only = on", 1),
+        ("deferrable = on", 1),
+    ):
+        before = begun(demo)
+        demo.execute(f"set default_transaction_{setting}".encode())
+        assert rows(demo, ALL.format("large")) == expected, setting
+        assert begun(demo) == before + shared, setting
+        demo.execute("reset all")
 
 
 @pytest.mark.nightly

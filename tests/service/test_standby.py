@@ -75,7 +75,7 @@ def read_only_service(dsn: str, socket: Path) -> Iterator["subprocess.Popen[str]
 
 def test_sessions_of_a_standby_predict_by_a_service_that_only_reads() -> None:
     with open_directory("standby-") as directory, temporary_cluster(ROLES, _REPLICATES, within=directory) as cluster:
-        primary = _database_with_a_model(cluster, directory / "sockets")
+        primary = database_with_a_model(cluster, directory / "sockets")
         row = '{"a": 0.5, "b": "x"}'
         with (
             standby_of(cluster) as standby,
@@ -142,7 +142,8 @@ def _compare_a_reading_of_the_service(reader: psycopg.Connection) -> None:
     assert len(shared) == 2200
 
 
-def _database_with_a_model(cluster: Cluster, sockets: Path) -> Database:
+def database_with_a_model(cluster: Cluster, sockets: Path) -> Database:
+    """Create a database with models of the table `flowers`, and a table of 4 MB to predict."""
     with psycopg.connect(cluster.dsn(database="postgres"), autocommit=True) as connection:
         connection.execute("create database served")
     database = Database(name="served", cluster=cluster)
