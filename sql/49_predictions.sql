@@ -399,11 +399,17 @@ begin atomic
     from (select pg_catalog.jsonb_array_elements(
                    coalesce(tensile.page_error((p.page).error), (p.page).keys)::jsonb) as key,
                  pg_catalog.jsonb_array_elements((p.page).targets::jsonb) as embedding
-            from (select tensile.prediction_pages((tensile.call('predict_table', pg_catalog.jsonb_build_object(
-                          'model', tensile_embed_table.model, 'relation', tensile_embed_table.relation::oid::bigint,
-                          'keys', tensile_embed_table.keys, 'version', tensile_embed_table.version, 'embedding', true,
-                          'search_path', pg_catalog.current_setting('search_path')))
-                        operator(pg_catalog.->>) 'reading')::bigint) as page
+            from (select tensile.prediction_pages(
+                           (prepared.reading operator(pg_catalog.->>) 'reading')::bigint,
+                           case when (prepared.reading operator(pg_catalog.->>) 'exports')::boolean
+                                then pg_catalog.pg_export_snapshot() end) as page
+                    from (select tensile.call('predict_table', pg_catalog.jsonb_build_object(
+                                   'model', tensile_embed_table.model,
+                                   'relation', tensile_embed_table.relation::oid::bigint,
+                                   'keys', tensile_embed_table.keys, 'version', tensile_embed_table.version,
+                                   'embedding', true, 'search_path', pg_catalog.current_setting('search_path')))
+                                 as reading
+                          offset 0) as prepared
                  offset 0) as p
          offset 0) as e;
 end;

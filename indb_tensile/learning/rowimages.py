@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
+import msgspec
+
 from indb_tensile.errors import InvariantError
 from indb_tensile.learning.columns import ColumnData, Columns
 from indb_tensile.learning.copybinary import Fields, SegmentDecoder
@@ -42,10 +44,10 @@ class BinaryRows(Sequence[bytes]):
         """Return the keys of all rows as a list of JSON objects, or None if the rows have no key."""
         if not self.key_names:
             return None
-        if len(self.key_names) == 1:  # the usual case, in half the time
+        if len(self.key_names) == 1:  # the usual case, in a fifth of the time
             begin = "{" + json.dumps(self.key_names[0]) + ": "
-            values = _texts(self.key_column(self.key_names[0]))
-            return f"[{begin}{('}, ' + begin).join(map(str, values))}}}]"
+            values = msgspec.json.encode(_values(self.key_column(self.key_names[0]))).decode()
+            return f"[{begin}{values[1:-1].replace(',', '}, ' + begin)}}}]"
         form = "{" + ", ".join(json.dumps(name).replace("%", "%%") + ": %s" for name in self.key_names) + "}"
         columns = [_texts(self.key_column(name)) for name in self.key_names]
         return f"[{','.join(map(form.__mod__, zip(*columns, strict=True)))}]"
@@ -118,8 +120,12 @@ class CopiedRows(BinaryRows):
         return self.columns[name]
 
 
-def _texts(data: ColumnData) -> list[Any]:
+def _values(data: ColumnData) -> list[Any]:
     values: list[Any] = data.values.tolist()
     if not data.missing.any():
         return values
-    return ["null" if missing else value for value, missing in zip(values, data.missing.tolist(), strict=True)]
+    return [None if missing else value for value, missing in zip(values, data.missing.tolist(), strict=True)]
+
+
+def _texts(data: ColumnData) -> list[Any]:
+    return ["null" if value is None else value for value in _values(data)]

@@ -123,9 +123,11 @@ def test_answers_are_those_of_a_session_that_reads_the_table_itself(
     assert shared == alone(demo, ALL.format(relation))
     wait_until(lambda: no_reader(database))
     chances = ALL.format(relation)[:-1] + ", with_probabilities => true, keys => '{id}')"
-    before = begun(demo)
-    assert rows(demo, chances) == alone(demo, chances)
-    assert begun(demo) == before + 1
+    embedded = ALL.format(relation).replace("predict_table", "embed_table")
+    for statement in (chances, embedded):
+        before = begun(demo)
+        assert rows(demo, statement) == alone(demo, statement)
+        assert begun(demo) == before + 1
 
 
 @pytest.mark.parametrize(

@@ -374,7 +374,8 @@ def test_job_that_predicts_reads_the_features_that_the_callers_session_computes(
 NOT_COMPUTED = {
     "select id, at, a, b, word::bytea from t": Refused(
         "42809",
-        'column "word" of table "public.r" has type bytea, and model "m" computes features from a column of type text',
+        'column "word" of table "public.r" has type bytea, and model "m" computes features from a column of '
+        "type text",
         None,
         "Name a view that casts the column to text, or use tensile_predict_table, which converts each value.",
     ),

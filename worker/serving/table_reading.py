@@ -23,7 +23,7 @@ from indb_tensile.errors import DatabaseError, TensileError
 from indb_tensile.job import Relation
 from indb_tensile.learning.columns import CopyEncoding
 from indb_tensile.learning.copybinary import SegmentSink
-from indb_tensile.learning.copyrows import Segment, grouped
+from indb_tensile.learning.copyrows import Segment
 from indb_tensile.learning.locked_relation import ReadLimits
 from indb_tensile.learning.relation_scan import ScannedColumns, scan
 from indb_tensile.learning.relationsql import statement
@@ -31,9 +31,9 @@ from indb_tensile.learning.rowimages import CopiedRows
 
 from .requests import Read
 from .row_handover import ClosedError, RowHandover
+from .row_pages import RowPages
 
 _LOCK_S = 0.1  # the session holds the lock, so only a waiting exclusive lock of a third one keeps it from the reader
-_PAGE_ROWS = 4096  # equal to the most that a session sends in one request
 _MOST_UNANSWERED = 15
 
 log = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ class TableReading:
         self._reader_dsn = reader_dsn
         self._handover = RowHandover(asyncio.get_running_loop())
         self._connection: Connection | None = None
-        self._begun = False
+        self._pages: RowPages | None = None  # of the only scan
         self._unanswered = 0  # failed checks in a row of whether the session still wants the rows
         self._thread = threading.Thread(target=self._run, name="reading", daemon=True)
         self._thread.start()
@@ -117,26 +117,27 @@ class TableReading:
                 owner_oid=wanted.role,
                 limits=ReadLimits(lock_s=_LOCK_S, snapshot=wanted.snapshot),
             )
+            if self._pages is not None:
+                self._pages.end()
 
     def _begin(self, fields: Sequence[tuple[str, CopyEncoding]], _: int | None) -> SegmentSink:
         """Return what takes the segments of rows. The rows before `after` were given by an earlier reading."""
         expected = dict((*self.wanted.fields, *self.wanted.key_fields))
-        if self._begun or dict(fields) != expected:
+        if self._pages is not None or dict(fields) != expected:
             raise DatabaseError(f"table {self._title} was changed while it was read", hint="Run the statement again.")
-        self._begun = True
         skipped = self.wanted.after
         key_names = tuple(name for name, _ in self.wanted.keys)
 
-        def sink(segments: list[Segment]) -> None:
+        def take(page: list[Segment]) -> None:
             nonlocal skipped
-            for group in grouped(segments, _PAGE_ROWS):
-                rows = CopiedRows(group, fields, key_names)
-                left = rows[min(skipped, len(rows)) :]
-                skipped -= len(rows) - len(left)
-                if len(left):
-                    self._handover.put(left, self._require_caller)
+            rows = CopiedRows(page, fields, key_names)
+            left = rows[min(skipped, len(rows)) :]
+            skipped -= len(rows) - len(left)
+            if len(left):
+                self._handover.put(left, self._require_caller)
 
-        return sink
+        self._pages = RowPages(take)
+        return self._pages.add
 
     def _require_caller(self) -> None:
         """Raise ClosedError unless the session's transaction still runs and does not wait for this reader's locks."""
