@@ -972,7 +972,7 @@ create table tensile.device_outlooks (
   constraint device_outlooks_are_bounded check (octet_length(outlook::text) <= 1048576)
 ) with (fillfactor = 50);
 comment on table tensile.device_outlooks is
-  'what the jobs on each device still need, from which tensile_explain foretells what one more job would do';
+  'what the jobs on each device still need, from which tensile_explain predicts the effect of one more job';
 comment on column tensile.device_outlooks.worker_id is 'worker of the device';
 comment on column tensile.device_outlooks.outlook is
   'indb_tensile.scheduler.admission.outlook.Outlook: the device, its running jobs and those that wait for it';

@@ -31,7 +31,7 @@ create function tensile.claim_job(worker bigint, passed_over oid[] default '{}')
   set enable_incremental_sort = off
   set enable_bitmapscan = off
   set enable_seqscan = off
-  set jit = off  -- an unavoidable sort has a cost at which the statement would be compiled, for 0.6 s
+  set jit = off  -- else the cost of a sort would make PostgreSQL compile the statement, which takes 0.6 s
 as $$
 declare
   skipped_owners oid[] := claim_job.passed_over || tensile.owners_at_limit(0);

@@ -106,8 +106,8 @@ create policy bundles_of_owner on tensile.version_bundles for select to tensile_
                   where v.version_id = version_bundles.version_id
                     and m.owner_oid = (select tensile.current_role_oid())
                     and m.installation = (select tensile.installation())));
--- Figures are for the owner, as is the data report of a job, because some name classes. The others are for all who see
--- the version.
+-- Only the owner sees these figures and the data report of a job, because some of them name classes of the table. All
+-- other figures of a version are visible to everybody who sees the version.
 create policy figures_of_owner on tensile.version_figures for select to tensile_user
   using (exists (select from tensile.model_versions as v join tensile.models as m on m.model_id = v.model_id
                   where v.version_id = version_figures.version_id
@@ -121,7 +121,7 @@ create policy artifacts_of_owner on tensile.artifacts for select to tensile_user
                   where v.version_id = artifacts.version_id
                     and m.owner_oid = (select tensile.current_role_oid())
                     and m.installation = (select tensile.installation())));
--- The privilege weights is that to copy a model: a training that starts from it does so, and so does a file.
+-- The privilege `weights` allows a role to copy a model: into a training that starts from its weights, or into a file.
 create policy bundles_granted on tensile.version_bundles for select to tensile_user
   using (exists (select from tensile.model_versions as v join tensile.model_privileges as p on p.model_id = v.model_id
                   where v.version_id = version_bundles.version_id and p.privilege = 'weights' and p.revoked_at is null

@@ -362,7 +362,7 @@ begin
   if not found and not named.own then
     raise exception 'model "%" belongs to another role', model
       using errcode = 'insufficient_privilege',
-            hint = 'Who sees the job of the training may read its history: its owner, and members of tensile_monitor.';
+            hint = 'Those who may see the training''s job may read its history: its owner, and members of tensile_monitor.';
   elsif not found then
     raise exception 'version % of model "%" has no history', found_version.number, model
       using errcode = 'object_not_in_prerequisite_state',

@@ -18,7 +18,7 @@ begin
 end
 $$;
 comment on function tensile.figure_rows(text, text, oid, integer, jsonb, text) is
-  'implements tensile_confusion_matrix and its kin: returns each row of the figure as a list; reads a view under the '
+  'implements tensile_confusion_matrix and like functions: returns each row of the figure as a list; reads a view under the '
   'caller''s search_path, because the view''s functions may need it';
 
 create function public.tensile_confusion_matrix(

@@ -309,7 +309,7 @@ as $$
     end
 $$;
 comment on function tensile.batch(text, anycompatiblearray, integer, text) is
-  'implements tensile_predict_batch and its kin: returns one answer of this kind for each row, as text';
+  'implements the functions for batches: returns one answer of this kind for each row, as text';
 
 create function public.tensile_predict_batch(model text, inputs anycompatiblearray, version integer default null)
   returns double precision[]

@@ -63,7 +63,7 @@ as $$
 #variable_conflict use_column
 declare
   half_life_s constant double precision := tensile.usage_half_life_s();
-  steady_s constant double precision := half_life_s / ln(2);  -- what a share of 1 that lasts for ever comes to
+  steady_s constant double precision := half_life_s / ln(2);  -- the decayed sum of a share of 1 that was kept for ever
   today constant date := tensile.usage_day();
   here constant uuid := tensile.installation();
   slots constant double precision :=

@@ -1,4 +1,5 @@
-// Moves copies within the memory that a plan leaves unused: back earlier, and away later, where it waits for them.
+// Moves copies in time, within the memory that a plan leaves unused: where the iteration waits for a copy, a tensor
+// comes back earlier than its plan says, or leaves the device later.
 #include <algorithm>
 #include <numeric>
 #include <stdexcept>
@@ -17,8 +18,9 @@ void leave_later(Move& move, Bytes size, std::vector<Bytes>& room, Index distanc
   while (move.free < latest && room[at(move.free % count)] >= size) room[at(move.free++ % count)] -= size;
 }
 
-// Not before `previous`, at which the tensor returns that is needed before this one. When this one returns now. A
-// tensor that is away when the iteration begins stays so: whether its host copy serves again depends on that.
+// Moves a tensor's return to an earlier operator, and returns that operator. It is not before `previous`, at which the
+// tensor returns that is needed before this one. A tensor that is away when the iteration begins stays away then:
+// whether its host copy can be used again depends on that.
 Index return_earlier(Move& move, Bytes size, std::vector<Bytes>& room, Index distance, Index previous) {
   const auto count = static_cast<Index>(room.size());
   const Index turn = move.need / count * count;
@@ -56,7 +58,8 @@ bool Search::advance_all(const std::vector<Index>& distances) {
   return better;
 }
 
-// The moves with each tensor's memory taken at most so far ahead of its need, and kept at most so long after its use.
+// Returns the moves after a tensor's memory is taken up to `distance` operators before its need, and kept up to as many
+// operators after its use.
 std::vector<Move> Search::advanced(Index distance) const {
   std::vector<Move> moves = layout_.moves;
   const Bytes most = layout_.peak_bytes();

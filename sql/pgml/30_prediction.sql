@@ -1,4 +1,4 @@
--- pgml.predict and its kin. Features are a row, a record, or an array of the features' values in their order. The first
+-- The functions that predict. Features are a row, a record, or an array of the features' values in their order. The first
 -- argument is the name of a project, or the id of a model as pgml.models lists it.
 
 create or replace function pgml.version_of(
