@@ -22,7 +22,7 @@ def blocks(
     large_bytes: int,
     check_size: Callable[[int], None],
 ) -> Iterator[bytearray]:
-    """Yield the messages, joined to blocks of at least `block_bytes`. A message is never split.
+    """Yield the messages, joined to blocks of at least `block_bytes`, except for the last. A message is never split.
 
     The caller owns each block. `check_size` is called with the size of each message of more than `large_bytes` before
     the message is stored; it may raise an exception. Raises psycopg's exception for an error of the server.

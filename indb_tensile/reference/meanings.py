@@ -100,7 +100,8 @@ ARCHITECTURES: dict[str, str] = {
     "dcn": "Products of features beside fully connected layers (DCN V2, Wang and others 2021).",
     "wide_and_deep": "A linear model and fully connected layers, added up (Cheng and others 2016).",
     "window_mlp": "For forecasts: residual blocks over a whole window, added to a learned mean of simple "
-    "forecasts (as in N-BEATS, Oreshkin and others 2020, and TiDE, Das and others 2023). What `auto` stands for.",
+    "forecasts (as in N-BEATS, Oreshkin and others 2020, and TiDE, Das and others 2023). `auto` chooses it for a "
+    "forecast.",
     "dlinear": "For forecasts: linear maps of a window's moving average and of the rest (Zeng and others 2023).",
     "tcn": "For forecasts: causal convolutions of growing dilation (Bai and others 2018), added to a learned mean of "
     "simple forecasts.",
@@ -251,7 +252,8 @@ PREPROCESS: dict[str, str] = {
     "order of the texts, or in the order of a list, as in "
     '`{"encode": {"size": ["S", "M", "L"]}}`; `target` has the mean of the target in the rows of that text, for '
     "training rows out of fold; `hash` has one of `categories` columns, by a hash of the text; `tokens` has the "
-    "pieces of words that the text consists of, for a network for tables, which `auto` then is. `image` is the only "
+    "pieces of words that the text consists of; only networks for tables read them, and `auto` then chooses one. "
+    "`image` is the only "
     "encoding of a column of bytea, which is chosen by itself. Null: the network "
     "embeds the text if it is one for tables, else `onehot`.",
     "categories": "How many of the most frequent values of a text column, or labels of an array, become a category "
@@ -289,9 +291,10 @@ SPLIT: dict[str, str] = {
     "names it. Null: the only date or timestamp of the table.",
     "column": "A column that defines the split: a boolean that is true for the rows to hold out, or a text that is "
     "`train`, `valid` or `test`. It is not a feature.",
-    "group": "A column of which rows of one value are all in one part, such as a patient with several visits. It is "
+    "group": "A column that keeps rows together: all rows with the same value are in one part, such as the visits "
+    "of one patient. It is "
     "not a feature unless `features` names it.",
-    "stratify": "A column, such as the target, of whose values each part has the same shares.",
+    "stratify": "A column, such as the target, whose values have the same shares in each part.",
     "key": "The columns that identify a row, for a relation without a primary key such as a view or a query: a row "
     "keeps its part as long as their values stay the same, and rows with equal values are in one part. They are not "
     "features unless `features` names them. Null: the primary key; of a view, that of its only table.",
@@ -325,9 +328,10 @@ FORECAST: dict[str, str] = {
     "static": "Columns with a single value for each series, such as a store's region.",
     "calendar": "Whether the hour, the weekday and the time of the year are known columns too, where the training "
     "steps cover the day, the week or the year twice.",
-    "gaps": "What a step without a value has: the value before it, zero; or error, which refuses the rows. Such a "
+    "gaps": "What replaces the value of a step that has none: the value before it, or zero. `error` refuses the "
+    "rows instead. Such a "
     "step counts neither in the loss nor in a metric.",
-    "duplicates": "What several rows of one step become: their mean or sum; or error, which refuses them.",
+    "duplicates": "What several rows of one step become: their mean or their sum. `error` refuses them instead.",
     "interval": "The share of values that shall lie between `lower` and `upper`.",
     "time_zone": "For timestamps with time zone: the zone whose days, weeks, months and hours count. Null: UTC.",
 }
@@ -421,9 +425,9 @@ SETTINGS: dict[str, str] = {
     "first_step_s": "With `completion`: how long a job that is ready to train waits for its first step until running "
     "jobs make way for it. They do so at once for a job with less work left.",
     "phases": "Whether jobs of one owner that run side by side may take turns with memory within their iterations, "
-    "if that is foretold to be faster. Not with `strict`, and not on a GPU whose memory trainers cannot share.",
-    "phases_gain": "The least ratio of the work that is then foretold to the work without.",
-    "phases_s": "How long the jobs have to go on for that.",
+    "if that is predicted to be faster. Not with `strict`, and not on a GPU whose memory trainers cannot share.",
+    "phases_gain": "The factor by which taking turns must be predicted to speed the jobs up before they do so.",
+    "phases_s": "The time that the jobs must still be expected to run side by side before they take turns.",
     "checkpoint_s": "The least time between two checkpoints. Checkpoints take at most a tenth of the training time.",
     "checkpoint_store": "Where checkpoints are stored: `local` in files below `state_dir`; `catalog` in the "
     "database; `auto` in files, and also in the catalog while a controller of another host is alive or files "

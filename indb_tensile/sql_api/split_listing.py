@@ -39,7 +39,8 @@ _DOUBLE = ("_float8", "_numeric", "_int4", "_int8")
 def split(plpy: Plpy, request: Json) -> Json:
     """Return the number of a new reading, or the next page of an open one.
 
-    A page contains pairs of a key, as JSON, and a part. The last page is empty.
+    A page contains pairs of a key, as JSON, and a part, which is None for a row without a target. The last page is
+    empty.
     """
     number = read_integer(request, "reading")
     if number is None:

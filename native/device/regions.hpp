@@ -1,5 +1,6 @@
-// The owners of the regions of the device's memory, one word per region. Words change by compare-and-swap,
-// except from `wiping` to `free`, which is a plain store: only the controller changes a region in `wiping`.
+// The owners of the regions of the device's memory, one word per region. ledger_layout.hpp explains the states of a
+// region and the round, in which jobs take turns with memory. Words change by compare-and-swap, except from `wiping` to
+// `free`, which is a plain store: only the controller changes a region in `wiping`.
 #pragma once
 
 #include <cstdint>
@@ -58,10 +59,10 @@ class Regions {
   // absent.
   void restore(const std::vector<std::uint64_t>& regions);
 
-  // Make at most this many free regions the round's, the lowest first. Returns their number.
+  // Give at most this many free regions to the round, the lowest first. Returns their number.
   std::uint64_t pool(std::uint64_t count);
 
-  // Make the round's regions free that no member has. Returns the number of those that a member still has.
+  // Take from the round the regions that no member has, and make them free. Returns how many a member still has.
   std::uint64_t unpool(const Wipe& wipe);
 
   std::uint64_t pooled_count() const;  // of the round, and with no member

@@ -2,8 +2,8 @@
 
     python -m indb_tensile.bench enqueue --dsn "host=… user=demo dbname=…" [--json]
 
-The session is warm from the second call on. The first call, which compiles the bridge, has a figure of its own. The
-first step needs an idle controller; without a controller only the first figures are printed.
+The session is warm from the second call on. The first call, which compiles the bridge, has a figure of its own. To
+measure the first step, a controller must run and have no other job; without a controller this figure is missing.
 """
 
 import argparse
@@ -26,7 +26,7 @@ _SQL = parse(Path(__file__).with_name("enqueue.sql").read_text(encoding="utf-8")
 
 
 def main() -> None:
-    """Print one object with medians in milliseconds."""
+    """Print the times in milliseconds, each on a line of its own, or all as one JSON object."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--dsn", default="", help="connection of an ordinary user who may create a table")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
@@ -42,7 +42,7 @@ def main() -> None:
 
 
 def measure(connection: psycopg.Connection, rounds: int) -> dict[str, float | int | None]:
-    """Enqueue `rounds` jobs, each in a transaction that is rolled back; then commit one."""
+    """Enqueue a first job and then `rounds` jobs, each in a transaction that is rolled back; then commit one."""
     connection.execute(_SQL["create_table"].encode())
     connection.execute(_SQL["grant_table"].encode())
     try:

@@ -1,7 +1,7 @@
-"""A wall clock that a test can step. libfaketime, preloaded into a process, changes its wall clock only.
+"""A wall clock that a test can step, by preloading libfaketime into a process. The monotonic clock stays right.
 
-Only the process that starts with this environment sees the stepped clock. Its children do not: trainers preload
-another library, and the two cannot be loaded together. The monotonic clock stays right.
+Only the process that starts with `Clock.environment` sees the stepped clock. Its children do not: trainers preload
+another library, and the two cannot be loaded together.
 """
 
 import os

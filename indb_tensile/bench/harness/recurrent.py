@@ -1,10 +1,10 @@
-"""Builds the step graph of an unrolled recurrent network of any length, the second family of large graphs.
+"""Builds the step graph of an unrolled recurrent network of any length, to test the planner on large graphs.
 
 The network is one layer of long short-term memory. Every time step reads the same weights, and the tensors that it
 saves for its backward pass stay for as long as all later steps take. So the weights never leave the device, nearly
-all memory is activations of a few sizes, and their gaps are nested from the first step to the last. A residual
-network differs: each of its blocks has parameters of its own. Weights' gradients are accumulated in place over all
-steps, and Adam comes last.
+all memory is activations of a few sizes, and their gaps are nested from the first step to the last. The other
+large graphs, of residual networks (residual.py), differ: each block has parameters of its own. The gradient of the
+weights is accumulated in place over all steps, and Adam comes last.
 """
 
 from indb_tensile.bench.harness.graph_builder import GraphBuilder

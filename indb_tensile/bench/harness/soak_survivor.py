@@ -2,9 +2,10 @@
 
     python -m indb_tensile.bench.harness.soak_survivor FD SLOT EPOCH
 
+FD is the descriptor of the device's shared file; SLOT and EPOCH are the job's slot there and the epoch of its use.
 Every episode starts from the same parameters and random numbers, follows a plan that swaps and recomputes, and prints
-a digest of its final state. With the shim preloaded, all its tensors are in the device's memory. The process
-ends when a line arrives on its standard input or that is closed.
+a digest of its final state. With the preloaded allocator all its tensors are in the device's memory. The process ends
+when a line arrives on its standard input, or when the input is closed.
 """
 
 import hashlib
