@@ -1,7 +1,7 @@
 """Runs a benchmark by name: `python -m indb_tensile.bench step`. `tensile bench step` executes this module.
 
-A signal ends this process in the same way while it imports the benchmark, which takes seconds with torch, as after
-(bench/harness/process_exit.py).
+The import of the benchmark, which takes seconds with torch, is part of the run, so that a signal during the import
+ends the process in the same way as later (bench/harness/process_exit.py).
 """
 
 import sys

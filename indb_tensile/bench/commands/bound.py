@@ -6,9 +6,9 @@
 For each network and overhead, budgets between the floor and the liveness peak are halved, and the least peak of a
 plan within the overhead is taken. Beside it stands the lower bound of the peak of every plan that is not slower
 (scheduler/judges/peak_bound.py). Both are also given as savings of the liveness peak (MSR); `points` is their
-distance in percentage points. What our plans could still gain is at most this distance. The rest is the bound's own
-weakness. `--documents` adds graphs that `tensile capture` or the catalog wrote. The exit code is 1 if a plan breaks a
-rule, is below the bound, or if a distance is above `--most` points.
+distance in percentage points. Better plans could gain at most this distance. Part of it may be only because the bound
+is not tight. `--documents` adds graphs that `tensile capture` or the catalog wrote. The exit code is 1 if a plan
+breaks a rule, is below the bound, or if a distance is above `--most` points.
 """
 
 import argparse

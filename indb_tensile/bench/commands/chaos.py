@@ -100,7 +100,7 @@ class _ChaosTest:
     def __init__(self, plan: ChaosOptions, rig: ChaosRig, jobs: Jobs, log: TextIO) -> None:
         self._plan, self._rig, self._jobs, self._log = plan, rig, jobs, log
         self._users = Users(rig, jobs)
-        self._actions = {**Faults(rig, jobs).deeds(), **self._users.deeds()}
+        self._actions = {**Faults(rig, jobs).actions(), **self._users.actions()}
         self._events: Counter[str] = Counter()
         self._recovery_s = 0.0
         self._slowest = ""
@@ -136,7 +136,7 @@ class _ChaosTest:
                 "prediction_faults": len(client.faults),
                 "prediction_errors": dict(client.errors),
                 "longest_prediction_s": round(client.longest_s, 2),
-                "faults_told": [*client.wrong, *client.faults][:5],
+                "first_faults": [*client.wrong, *client.faults][:5],
             }
             | left
             | {"peak_rss_mb": {name: round(size / config.MIB) for name, size in memory.peak_bytes.items()}}

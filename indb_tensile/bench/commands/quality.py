@@ -9,9 +9,10 @@ is the area under the ROC curve times 100, for more than two classes the mean ov
 
 - `default` is a training without settings, as a job trains it, but by plain PyTorch (harness/table_trainings.py).
 - `boosting` is scikit-learn's HistGradientBoosting with its defaults, with texts as categories.
-- `mlp` is scikit-learn's MLP with its defaults, on a network's usual numbers: texts as ones and zeros.
+- `mlp` is scikit-learn's MLP with its defaults, on the usual inputs of a network: scaled numbers, and a column of
+ones and zeros for each category of a text.
 - `plain` is our network as a plain script trains it: Adam with a rate of 0.001, batches of 128, 50 epochs.
-- `logistic` is scikit-learn's logistic regression on the same numbers, whose penalty is chosen by cross-validation.
+- `logistic` is scikit-learn's logistic regression on the same inputs, with a penalty that cross-validation chooses.
 - `own_mlp`, `own_boosting` and `own_linear` are our architectures `mlp`, `boosting` and `linear` with their defaults,
   trained in the same way as the default; a network for tables, such as `tabm`, has its own name.
 
@@ -123,8 +124,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         torch.set_num_threads(options.threads)
         for table in (make() for make in makers):
             suited = _suited(methods, table)
-            own = list(_told(measure(table, suited, options.seeds), as_json=options.json))
-            timed = [] if timing is None else list(_told(timing.measure(table, options.seeds), as_json=options.json))
+            own = list(_printed(measure(table, suited, options.seeds), as_json=options.json))
+            timed = (
+                [] if timing is None else list(_printed(timing.measure(table, options.seeds), as_json=options.json))
+            )
             if not options.json:
                 if own:
                     print_table(console, f"{table.name}, {table.table.rows:,} rows", lines(own))
@@ -153,7 +156,7 @@ def _fits(method: str, table: SampleTable) -> bool:
     return fits_task(json.loads(method.removeprefix(_DEFAULT)), table.task)
 
 
-def _told(figures: Iterable[Figure], *, as_json: bool) -> Iterator[Figure]:
+def _printed(figures: Iterable[Figure], *, as_json: bool) -> Iterator[Figure]:
     """Yield the figures, and print each one at once if the output is JSON."""
     for each in figures:
         if as_json:

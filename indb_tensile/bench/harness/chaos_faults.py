@@ -29,7 +29,7 @@ class Faults:
         self._rig = rig
         self._jobs = jobs
 
-    def deeds(self) -> Mapping[ChaosEventKind, Action]:
+    def actions(self) -> Mapping[ChaosEventKind, Action]:
         """Return the action for each kind of event."""
         return {
             ChaosEventKind.KILL_TRAINER: lambda event: _kill(event, self._rig.controller_children("trainer")),

@@ -25,7 +25,7 @@ class Users:
         self._jobs = jobs
         self.denied: dict[ChaosEventKind, int] = {}
 
-    def deeds(self) -> Mapping[ChaosEventKind, Action]:
+    def actions(self) -> Mapping[ChaosEventKind, Action]:
         """Return the action for each kind of event."""
         return {
             ChaosEventKind.LOCK_JOBS: lambda event: self._hold_transaction(event, SQL["lock_jobs"]),

@@ -1,4 +1,4 @@
-"""Pretrains a small BERT on texts without labels, here and within minutes, and fine-tunes it on few labels.
+"""Pretrains a small BERT on texts without labels, within minutes on this machine, and fine-tunes it on few labels.
 
 The network learns to tell masked tokens from the others of a text (Devlin et al. 2019). It is then registered as any
 network is: written as a directory, read back and checked.

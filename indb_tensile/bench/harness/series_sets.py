@@ -1,8 +1,8 @@
 """The real time series of `bench series`, and the origins from which each is forecast. Nothing is downloaded.
 
-The list, the horizons, the seasons and the origins were fixed before any default was chosen on their account, and no
-default may be chosen by the results on them. The files are those of the package statsmodels (the extra `data`), which
-are read and not imported.
+The list, the horizons, the seasons and the origins were fixed before the first run, and no default may be tuned on
+these results: they show how defaults do on unseen series. The files are those of the package statsmodels (the extra
+`data`), which are read and not imported.
 
 Each set is one series. The last `TEST_SHARE` of its steps are forecast: the first origin is the step before them, and
 each later step is an origin too, as long as the whole horizon is known. The `VALID_SHARE` before them validates.

@@ -91,9 +91,7 @@ def open_device(
             yield _on_gpu(gpu, tensor_device) if tensor_device.type == "cuda" else _on_host(gpu, tensor_device)
         except RuntimeError as error:  # torch raises this for every error of the device, whatever the cause
             gpu.check_context()
-            _native.cuda_raise_told(
-                str(error)
-            )  # raise our allocator's own error, if torch's error only repeats it
+            _native.cuda_raise_told(str(error))  # raise our allocator's own error, if torch's error only repeats it
             raise
 
 
