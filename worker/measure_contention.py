@@ -34,7 +34,7 @@ log = logging.getLogger("contention")
 
 JOBS = (1, 2, 4, 8)
 _SPAN_S = 0.25  # length of one measurement; shorter ones vary by more than 10 % on a machine with other work
-_PATIENCE_S = 60.0  # time limit for the slowest process of a measurement
+_TIMEOUT_S = 60.0  # time limit for the slowest process of a measurement
 _ARITHMETIC, _MEMORY = BoundBy.ARITHMETIC, BoundBy.MEMORY
 
 
@@ -92,9 +92,9 @@ def _rates(device: str, threads: int, kinds: tuple[BoundBy, ...]) -> list[float]
     for process in processes:
         process.start()
     try:
-        rates = dict(results.get(timeout=_PATIENCE_S) for _ in processes)
+        rates = dict(results.get(timeout=_TIMEOUT_S) for _ in processes)
     except Empty:
-        raise DeviceError(f"{len(kinds)} processes on {device} did not answer within {_PATIENCE_S:.0f} s") from None
+        raise DeviceError(f"{len(kinds)} processes on {device} did not answer within {_TIMEOUT_S:.0f} s") from None
     finally:
         for process in processes:
             process.join(timeout=1)
@@ -107,7 +107,7 @@ def _run(device: str, threads: int, kind: BoundBy, number: int, barrier: Barrier
     torch.set_num_threads(threads)
     place = torch_device(device)
     step = contention_step(kind, place)
-    barrier.wait(timeout=_PATIENCE_S)
+    barrier.wait(timeout=_TIMEOUT_S)
     results.put((number, steps_per_second(step, place, _SPAN_S)))
 
 

@@ -194,21 +194,21 @@ def answers(dsn: str) -> bool | None:
 def retrying(
     action: Callable[[], Result],
     *,
-    patience_s: float,
+    retry_s: float,
     wait_for_locks: bool = False,
     pause: Callable[[float], None] = time.sleep,
 ) -> Result:
-    """Run `action`. Repeat it for up to `patience_s` while the database cannot be reached or drops the connection.
+    """Run `action`. Repeat it for up to `retry_s` while the database cannot be reached or drops the connection.
 
     With `wait_for_locks`, also repeat it after any other error that may be temporary, such as another session's lock
     (see `may_pass`). `action` must be safe to repeat, because a connection that breaks during a commit does not tell
-    whether the commit happened. Raises DatabaseError after `patience_s` without the database, and all other errors
+    whether the commit happened. Raises DatabaseError after `retry_s` without the database, and all other errors
     at once.
     """
     attempts = Retrying(
         retry=retry_if_exception(lambda error: is_outage(error) or (wait_for_locks and may_pass(error))),
         wait=wait_exponential(multiplier=_FIRST_PAUSE_S, max=_LONGEST_PAUSE_S),
-        stop=stop_before_delay(patience_s),
+        stop=stop_before_delay(retry_s),
         sleep=pause,
         reraise=True,
     )
@@ -216,16 +216,16 @@ def retrying(
         return attempts(action)
     except (psycopg.Error, UnreachableError) as error:
         if is_outage(error):
-            raise _outage_error(error, patience_s) from error
+            raise _outage_error(error, retry_s) from error
         raise
 
 
-async def retrying_async(action: Callable[[], Awaitable[Result]], *, patience_s: float) -> Result:
+async def retrying_async(action: Callable[[], Awaitable[Result]], *, retry_s: float) -> Result:
     """Run `action` as `retrying` does, for asynchronous programs."""
     attempts = AsyncRetrying(
         retry=retry_if_exception(is_outage),
         wait=wait_exponential(multiplier=_FIRST_PAUSE_S, max=_LONGEST_PAUSE_S),
-        stop=stop_before_delay(patience_s),
+        stop=stop_before_delay(retry_s),
         reraise=True,
     )
 
@@ -236,7 +236,7 @@ async def retrying_async(action: Callable[[], Awaitable[Result]], *, patience_s:
         return await attempts(attempt)
     except (psycopg.Error, UnreachableError) as error:
         if is_outage(error):
-            raise _outage_error(error, patience_s) from error
+            raise _outage_error(error, retry_s) from error
         raise
 
 
@@ -279,14 +279,14 @@ class Session:
         dsn: str = "",
         *,
         application_name: str,
-        patience_s: float = 60.0,
+        retry_s: float = 60.0,
         lock_timeout_ms: int | None = None,
         callers_path: bool = False,
     ) -> None:
         self._dsn = dsn
         self._application_name = application_name
         self._callers_path = callers_path
-        self._patience_s = patience_s
+        self._retry_s = retry_s
         self._lock_timeout_ms = lock_timeout_ms
         self._connection: Connection | None = self._connect()
 
@@ -297,7 +297,7 @@ class Session:
         """
         return retrying(
             lambda: self._attempt(action),
-            patience_s=self._patience_s,
+            retry_s=self._retry_s,
             wait_for_locks=wait_for_locks and self._lock_timeout_ms is not None,
         )
 
@@ -334,10 +334,10 @@ class Session:
             raise
 
 
-def _outage_error(error: BaseException, patience_s: float) -> DatabaseError:
-    if isinstance(error, UnreachableError) and patience_s <= 0:
+def _outage_error(error: BaseException, retry_s: float) -> DatabaseError:
+    if isinstance(error, UnreachableError) and retry_s <= 0:
         return error
-    fault = f"did not come back within {patience_s:g} s" if patience_s > 0 else "went away"
+    fault = f"did not come back within {retry_s:g} s" if retry_s > 0 else "went away"
     return UnreachableError(
         f"the database {fault}: {_message(error)}",
         hint="Start PostgreSQL, or look into its log for why it does not start.",

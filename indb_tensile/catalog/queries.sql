@@ -880,7 +880,7 @@ select tensile.hold_trials(%(search)s, %(numbers)s)
 -- prune_trials --
 select tensile.prune_trials(%(search)s, %(numbers)s, %(reason)s)
 
--- found_version --
+-- best_version --
 -- The version of a search's best trial, and the version that is deployed now. Metrics on the same rows can be compared.
 select v.metric_name, v.metric, v.higher_is_better, v.training -> 'compared' as compared, d.version_id as deployed,
        d.number as deployed_number,

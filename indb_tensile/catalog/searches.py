@@ -289,7 +289,7 @@ def fail_search(connection: Connection, search: JobId, error: TensileError) -> b
 
 def _best_version(connection: Connection, version: int) -> BestVersion | None:
     with connection.cursor(row_factory=dict_row) as cursor:
-        row = cursor.execute(query("found_version"), {"version": version}).fetchone()
+        row = cursor.execute(query("best_version"), {"version": version}).fetchone()
     if row is None:
         return None
     compared = row.pop("compared") or {}

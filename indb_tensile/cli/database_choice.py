@@ -65,12 +65,12 @@ def open_engine(dsn: str | None) -> "Iterator[Engine]":
 
 
 @contextmanager
-def open_session(dsn: str | None, *, patience_s: float = 60.0) -> Iterator[Session]:
+def open_session(dsn: str | None, *, retry_s: float = 60.0) -> Iterator[Session]:
     """Open a session for commands that poll, as `open_connection` does.
 
     The session survives a restart of the database.
     """
-    with Session(resolve(dsn), application_name=_APPLICATION, patience_s=patience_s, callers_path=True) as session:
+    with Session(resolve(dsn), application_name=_APPLICATION, retry_s=retry_s, callers_path=True) as session:
         try:
             yield session
         except _UNEXPECTED:

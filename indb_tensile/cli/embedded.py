@@ -160,7 +160,7 @@ def _prepare_database(cluster: Cluster, place: StateDirectory) -> None:
 
 def _connect(dsn: str) -> Connection:
     """Connect to the server, after it has recovered if it was not shut down properly."""
-    return retrying(lambda: connect(dsn, application_name="tensile up"), patience_s=_RECOVERY_S)
+    return retrying(lambda: connect(dsn, application_name="tensile up"), retry_s=_RECOVERY_S)
 
 
 def _bring_up_controller(place: StateDirectory, cluster: Cluster, launch: Launch) -> daemon.Daemon:

@@ -15,7 +15,7 @@ from indb_tensile.controller.mps import PROGRAM, Mps
 from indb_tensile.errors import UnavailableError
 from indb_tensile.state_directory import StateDirectory
 
-_PATIENCE_S = 10.0
+_TIMEOUT_S = 10.0
 _POLL_S = 0.05
 
 
@@ -69,14 +69,14 @@ def end(place: StateDirectory, variables: Mapping[str, str]) -> bool:
     mps.quit()
     if not _wait_until(serving=False, variables=own):
         raise UnavailableError(
-            f"the daemon of MPS in {place.mps} did not end within {_PATIENCE_S:.0f} s",
+            f"the daemon of MPS in {place.mps} did not end within {_TIMEOUT_S:.0f} s",
             hint=f"End its clients: echo get_server_list | CUDA_MPS_PIPE_DIRECTORY={place.mps} {PROGRAM}",
         )
     return True
 
 
 def _wait_until(*, serving: bool, variables: Mapping[str, str]) -> bool:
-    deadline_s = time.monotonic() + _PATIENCE_S
+    deadline_s = time.monotonic() + _TIMEOUT_S
     while (Mps.serving(variables) is not None) != serving:
         if time.monotonic() > deadline_s:
             return False

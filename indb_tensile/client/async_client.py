@@ -14,7 +14,7 @@ from indb_tensile.client import catalog_requests as requests
 from indb_tensile.client.async_job import AsyncJob
 from indb_tensile.client.engine_choice import check_driver, open_async_engine
 from indb_tensile.client.frame_columns import as_frame
-from indb_tensile.client.job_outcome import PATIENCE_S
+from indb_tensile.client.job_outcome import RETRY_S
 from indb_tensile.client.predicted_rows import (
     STREAMED,
     AsyncPredictedRows,
@@ -270,11 +270,11 @@ class AsyncTensile:
             async with self._transaction() as connection:
                 return await connection.run_sync(request)
 
-    async def run_patiently(self, request: Callable[[Connection], Result]) -> Result:
+    async def run_retrying(self, request: Callable[[Connection], Result]) -> Result:
         """Run a request that only reads, and repeat it while the database restarts."""
         if isinstance(self._database, AsyncConnection):
             return await self.run(request)
-        return await retrying_async(lambda: self.run(request), patience_s=PATIENCE_S)
+        return await retrying_async(lambda: self.run(request), retry_s=RETRY_S)
 
     @asynccontextmanager
     async def _transaction(self) -> AsyncIterator[AsyncConnection]:

@@ -69,7 +69,7 @@ class AsyncJob:
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
         try:
             for pause_s in pauses():
-                record = await self._client.run_patiently(requests.awaited_job(self.number))
+                record = await self._client.run_retrying(requests.awaited_job(self.number))
                 if record["state"] in ENDED:
                     raise_fault(record)
                     return self

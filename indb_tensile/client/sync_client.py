@@ -12,7 +12,7 @@ from indb_tensile.catalog.connection import retrying
 from indb_tensile.client import catalog_requests as requests
 from indb_tensile.client.engine_choice import check_driver, open_engine
 from indb_tensile.client.frame_columns import as_frame
-from indb_tensile.client.job_outcome import PATIENCE_S
+from indb_tensile.client.job_outcome import RETRY_S
 from indb_tensile.client.predicted_rows import (
     STREAMED,
     PredictedRow,
@@ -281,11 +281,11 @@ class Tensile:
         with translated_errors(), self._transaction() as connection:
             return request(connection)
 
-    def run_patiently(self, request: Callable[[Connection], Result]) -> Result:
+    def run_retrying(self, request: Callable[[Connection], Result]) -> Result:
         """Run a request that only reads, and repeat it while the database restarts."""
         if isinstance(self._database, Connection):
             return self.run(request)
-        return retrying(lambda: self.run(request), patience_s=PATIENCE_S)
+        return retrying(lambda: self.run(request), retry_s=RETRY_S)
 
     @contextmanager
     def _transaction(self) -> Iterator[Connection]:

@@ -87,7 +87,7 @@ class Job:
         with choose_display() as display:
 
             def show(_record: dict[str, Any]) -> None:
-                display.show(*self._client.run_patiently(requests.job_progress(self.number)))
+                display.show(*self._client.run_retrying(requests.job_progress(self.number)))
 
             record = self._until_ended(show, None, cancel_on_interrupt=cancel_on_interrupt)
         raise_fault(record)
@@ -124,7 +124,7 @@ class Job:
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
         try:
             for pause_s in pauses():
-                record = self._client.run_patiently(requests.awaited_job(self.number))
+                record = self._client.run_retrying(requests.awaited_job(self.number))
                 show(record)
                 if record["state"] in ENDED:
                     return record

@@ -97,7 +97,7 @@ class CatalogSteps:
             self._session = Session(
                 self._dsn,
                 application_name="tensile housekeeping",
-                patience_s=0.0,
+                retry_s=0.0,
                 lock_timeout_ms=WORK_LOCK_TIMEOUT_MS,
             )
         return self._session

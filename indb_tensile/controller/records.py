@@ -157,7 +157,7 @@ class CatalogRecords:
         threads: int = 1,
     ) -> None:
         self._session = Session(
-            dsn, application_name=application_name, patience_s=0.0, lock_timeout_ms=LOOP_LOCK_TIMEOUT_MS
+            dsn, application_name=application_name, retry_s=0.0, lock_timeout_ms=LOOP_LOCK_TIMEOUT_MS
         )
         self._host = host
         self._pid = pid

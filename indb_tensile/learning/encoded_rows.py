@@ -39,6 +39,6 @@ class EncodedRows(Sequence[Array]):
         return self._make(self._begin, self._end)
 
 
-def as_they_are(x: Array) -> EncodedRows:
+def rows_of_array(x: Array) -> EncodedRows:
     """Return the rows of an array."""
     return EncodedRows(lambda begin, end: x[begin:end], 0, len(x))

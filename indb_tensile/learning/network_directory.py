@@ -64,7 +64,7 @@ _COPY = "Copy the files themselves into a directory of their own: config.json, t
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Found:
+class _StoredTensor:
     """Where a tensor of the encoder is: its file and its name there."""
 
     file: str
@@ -94,7 +94,7 @@ class NetworkDirectory:
             self._refuse_files()
             self.sizes = NetworkSizes.of_config(self._json(_CONFIG, _MOST_CONFIG_BYTES))
             self.tokenizer = self._read_tokenizer()
-            self._found, self.left_out = self._find_tensors()
+            self._stored_tensors, self.left_out = self._locate_tensors()
         except BaseException:
             self._files.close()
             raise
@@ -136,7 +136,10 @@ class NetworkDirectory:
 
     @cached_property
     def _specs(self) -> dict[str, TensorSpec]:
-        return {name: TensorSpec(self._found[name].dtype, tuple(own.shape)) for name, own in self._expected().items()}
+        return {
+            name: TensorSpec(self._stored_tensors[name].dtype, tuple(own.shape))
+            for name, own in self._expected().items()
+        }
 
     def _expected(self) -> dict[str, Tensor]:
         return dict(self._encoder.named_parameters())
@@ -236,7 +239,7 @@ class NetworkDirectory:
                 raise RequestError(message, hint="Its files must be named such as model-00001-of-00002.safetensors.")
         return files
 
-    def _find_tensors(self) -> tuple[dict[str, _Found], tuple[str, ...]]:
+    def _locate_tensors(self) -> tuple[dict[str, _StoredTensor], tuple[str, ...]]:
         """Return where each tensor of the encoder is, and the names of tensors that are not needed."""
         present = {name: tensor for file in self._weight_files() for name, tensor in self._tensors_of(file)}
         expected = self._expected()
@@ -271,7 +274,7 @@ class NetworkDirectory:
         needed = {prefix + name for name in expected}
         return tensors, tuple(name for name in present if name not in needed)
 
-    def _tensors_of(self, file: str) -> Iterator[tuple[str, tuple[_Found, tuple[int, ...]]]]:
+    def _tensors_of(self, file: str) -> Iterator[tuple[str, tuple[_StoredTensor, tuple[int, ...]]]]:
         """Yield the tensors of a file. The library checks the header: its size, and that no tensors overlap."""
         descriptor = self._open(file)
         try:
@@ -280,16 +283,16 @@ class NetworkDirectory:
             for name in opened.keys():  # noqa: SIM118 - a file, and not a dictionary
                 part = opened.get_slice(name)
                 dtype = _DTYPES.get(part.get_dtype(), torch.uint8)
-                yield _new_name(name), (_Found(file=file, name=name, dtype=dtype), tuple(part.get_shape()))
+                yield _new_name(name), (_StoredTensor(file=file, name=name, dtype=dtype), tuple(part.get_shape()))
         except (SafetensorError, OSError, ValueError) as error:
             message = f"{file} of {self._path} is no valid safetensors file: {str(error)[:300]}"
             raise RequestError(message, hint="Save the network again with safe_serialization=True.") from error
 
     def _tensor(self, name: str) -> Tensor:
-        place = self._found[name]
-        tensor: Tensor = self._open_weights[place.file].get_tensor(place.name)
+        stored = self._stored_tensors[name]
+        tensor: Tensor = self._open_weights[stored.file].get_tensor(stored.name)
         if not bool(torch.isfinite(tensor).all()):
-            message = f"tensor {place.name} of {place.file} has a value that is no finite number"
+            message = f"tensor {stored.name} of {stored.file} has a value that is no finite number"
             raise RequestError(message, hint="Give a network whose training has not diverged.")
         return tensor
 

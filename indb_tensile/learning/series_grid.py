@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from indb_tensile.errors import DataError, MissingError
 from indb_tensile.learning.columns import ColumnData, ColumnKind, Columns
-from indb_tensile.learning.time_steps import TimeSteps, detected_steps, given_steps
+from indb_tensile.learning.time_steps import TimeSteps, detected_steps, requested_steps
 
 Matrix = npt.NDArray[np.float64]
 _SPARSEST = 100  # if a grid has more steps than this for each row, its step is too short for the rows
@@ -86,7 +86,7 @@ def series_title(key: Sequence[Any], columns: SeriesColumns) -> str:
 def steps_of(columns: SeriesColumns, data: Columns, form: str, step: str | None, zone: str | None) -> TimeSteps:
     """Return the steps that a request names, or those of the series with the most different times."""
     if step is not None:
-        return given_steps(step, form, zone, truncates=columns.duplicates != "error")
+        return requested_steps(step, form, zone, truncates=columns.duplicates != "error")
     codes, _ = _series_codes(columns, data)
     times = data[columns.time].numbers()
     require_times(columns, data)

@@ -118,7 +118,7 @@ class TimeSteps:
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=_UTC)
 
 
-def given_steps(step: str, form: str, zone: str | None, *, truncates: bool) -> TimeSteps:
+def requested_steps(step: str, form: str, zone: str | None, *, truncates: bool) -> TimeSteps:
     """Return the steps that a request names."""
     count, unit = parse_step(step)
     phase_s = float(_MONDAY_S) if unit == "week" else 0.0

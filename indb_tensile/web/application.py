@@ -306,7 +306,9 @@ class _Application:
             _NotLoggedInError: lambda *_: refused(401, "you are not logged in", "Load the page again to log in."),
             ViewerLostError: lambda _, error: refused(401, error.message, error.hint),
             MissingError: lambda _, error: refused(404, error.message, error.hint),
-            TensileError: lambda _, error: refused(400 if isinstance(error, RequestError) else 503, *_told(error)),
+            TensileError: lambda _, error: refused(
+                400 if isinstance(error, RequestError) else 503, *_message_and_hint(error)
+            ),
             psycopg.Error: lambda _, error: _database_fault(error),
             404: lambda *_: PlainTextResponse("There is no such page.\n", status_code=404),
         }
@@ -325,7 +327,7 @@ class _Static(StaticFiles):
         return response
 
 
-def _told(error: TensileError) -> tuple[str, str]:
+def _message_and_hint(error: TensileError) -> tuple[str, str]:
     return error.message, " ".join(filter(None, (error.detail, error.hint)))
 
 

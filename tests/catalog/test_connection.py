@@ -32,30 +32,30 @@ def test_retrying_pauses_longer_each_time_until_the_database_is_back() -> None:
             raise error
         return "done"
 
-    assert retrying(action, patience_s=60, pause=pauses.append) == "done"
+    assert retrying(action, retry_s=60, pause=pauses.append) == "done"
     assert pauses == [0.1, 0.2, 0.4]
 
 
-def test_retrying_ends_after_its_patience() -> None:
+def test_retrying_ends_after_the_time_for_retries() -> None:
     def action() -> None:
         raise UnreachableError("the server is down")
 
     with pytest.raises(DatabaseError, match=r"did not come back within 0\.05 s: the server is down"):
-        retrying(action, patience_s=0.05, pause=lambda _: None)
+        retrying(action, retry_s=0.05, pause=lambda _: None)
 
 
-def test_first_outage_is_raised_unchanged_without_patience() -> None:
+def test_first_outage_is_raised_unchanged_without_retries() -> None:
     def lose() -> None:
         raise psycopg.OperationalError("server closed the connection unexpectedly")
 
     with pytest.raises(UnreachableError, match="the database went away: server closed the connection unexpectedly"):
-        retrying(lose, patience_s=0, pause=lambda _: pytest.fail("no patience, no pause"))
+        retrying(lose, retry_s=0, pause=lambda _: pytest.fail("no retry, no pause"))
 
     def miss() -> None:
         raise UnreachableError("no connection to PostgreSQL")
 
     with pytest.raises(UnreachableError, match=r"^no connection to PostgreSQL$"):
-        retrying(miss, patience_s=0, pause=lambda _: pytest.fail("no patience, no pause"))
+        retrying(miss, retry_s=0, pause=lambda _: pytest.fail("no retry, no pause"))
 
 
 def test_error_that_is_no_outage_is_raised_at_once() -> None:
@@ -63,7 +63,7 @@ def test_error_that_is_no_outage_is_raised_at_once() -> None:
         raise psycopg.errors.UniqueViolation("twice")
 
     with pytest.raises(psycopg.errors.UniqueViolation):
-        retrying(action, patience_s=60, pause=lambda _: pytest.fail("there is nothing to wait for"))
+        retrying(action, retry_s=60, pause=lambda _: pytest.fail("there is nothing to wait for"))
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_session_repeats_its_work_on_a_new_connection(database: Database) -> Non
         assert row is not None
         return int(row[0])
 
-    with Session(database.dsn(), application_name="test", patience_s=30) as session:
+    with Session(database.dsn(), application_name="test", retry_s=30) as session:
         assert session.run(backend) == backend_pids[1] != backend_pids[0]
 
 

@@ -46,7 +46,7 @@ def test_missing_mps_program_is_refused_with_a_hint(tmp_path: Path) -> None:
 def test_failed_start_of_the_daemon_is_reported_with_its_output(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mps_daemon, "_PATIENCE_S", 0.0)
+    monkeypatch.setattr(mps_daemon, "_TIMEOUT_S", 0.0)
     variables = install_control_program(tmp_path, starts="echo no device >&2")
     with pytest.raises(UnavailableError, match="no daemon answers") as raised:
         mps_daemon.start(StateDirectory(directory=tmp_path / "state"), variables)

@@ -33,7 +33,7 @@ LIMITS = RoomLimits(
     max_jobs=MOST_TRAINERS,
     shared=True,
 )
-PATIENCE_S = 60
+TIMEOUT_S = 60
 
 Block = int  # one physical allocation
 
@@ -70,7 +70,7 @@ class Gate:
         with self._state:
             self._waiting = True
             self._state.notify_all()
-            assert self._state.wait_for(lambda: self._passing or self._open, PATIENCE_S)
+            assert self._state.wait_for(lambda: self._passing or self._open, TIMEOUT_S)
             self._waiting = self._passing = False
             self._state.notify_all()
 
@@ -90,7 +90,7 @@ class Gate:
         if change is not None:
             change.add_done_callback(lambda _: self.ended())
             with self._state:
-                assert self._state.wait_for(lambda: self._waiting or change.done(), PATIENCE_S)
+                assert self._state.wait_for(lambda: self._waiting or change.done(), TIMEOUT_S)
         return change is None or change.done()
 
     def let_pass(self, shared: SharedRegions) -> None:
@@ -99,13 +99,13 @@ class Gate:
         assert change is not None
         change.add_done_callback(lambda _: self.ended())
         with self._state:
-            assert self._state.wait_for(lambda: self._waiting or change.done(), PATIENCE_S)
+            assert self._state.wait_for(lambda: self._waiting or change.done(), TIMEOUT_S)
             if change.done():
                 return
             self._passing = True
             self._state.notify_all()
-            assert self._state.wait_for(lambda: not self._passing, PATIENCE_S)
-            assert self._state.wait_for(lambda: self._waiting or change.done(), PATIENCE_S)
+            assert self._state.wait_for(lambda: not self._passing, TIMEOUT_S)
+            assert self._state.wait_for(lambda: self._waiting or change.done(), TIMEOUT_S)
 
 
 class ModelBroker:
@@ -321,9 +321,9 @@ class RegionChanges(RuleBasedStateMachine):
     def nothing_moves_by_itself(self) -> None:
         """Let the threads come to rest after each rule: which rules come next must not depend on their speed."""
         if self.gate.settle(self.shared):
-            self.shared._worker.submit(lambda: None).result(PATIENCE_S)  # connections of dead trainers are ended
+            self.shared._worker.submit(lambda: None).result(TIMEOUT_S)  # connections of dead trainers are ended
             for sender in self.senders:
-                sender.join(PATIENCE_S)
+                sender.join(TIMEOUT_S)
 
     @invariant()
     def every_region_that_jobs_may_use_has_memory_that_every_trainer_maps(self) -> None:

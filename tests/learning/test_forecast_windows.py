@@ -18,7 +18,7 @@ from indb_tensile.learning.naive_forecasts import naive_forecast, smooth
 from indb_tensile.learning.preparation import assemble_windows
 from indb_tensile.learning.seasons import detect_season
 from indb_tensile.learning.series_grid import SeriesColumns, filled_known, make_grid
-from indb_tensile.learning.time_steps import TimeSteps, detected_steps, given_steps
+from indb_tensile.learning.time_steps import TimeSteps, detected_steps, requested_steps
 from indb_tensile.learning.windows import naive_errors
 from tests.learning.series_tables import DAY_S, column, daily, forecast_spec, series_table
 
@@ -108,7 +108,7 @@ def test_a_forecast_is_assembled_as_any_training() -> None:
 def test_mase_divides_by_seasonal_naive_errors_of_training_steps_alone() -> None:
     values = [float(place % 4) + (100 if place >= 20 else 0) + place for place in range(40)]
     columns = SeriesColumns(time="day", targets=("sold",), kinds={})
-    grid = make_grid(columns, daily({"a": values}).columns, given_steps("day", "date", None, truncates=False))
+    grid = make_grid(columns, daily({"a": values}).columns, requested_steps("day", "date", None, truncates=False))
     assert naive_errors(grid, 20, 4, 1).tolist() == [[4.0]]
 
 
@@ -162,7 +162,7 @@ def test_smoothing_follows_a_trend_and_a_season() -> None:
     grid = make_grid(
         SeriesColumns(time="day", targets=("sold",), kinds={}),
         daily({"a": values.tolist()}).columns,
-        given_steps("day", "date", None, truncates=False),
+        requested_steps("day", "date", None, truncates=False),
     )
     assert naive_forecast(grid, np.array([[0, 10]]), 3, 1).ravel().tolist() == [values[9]] * 3
     assert naive_forecast(grid, np.array([[0, 10]]), 3, 1, 4).ravel().tolist() == values[6:9].tolist()
@@ -264,7 +264,7 @@ def test_several_rows_of_a_step_are_combined_and_gaps_are_filled_from_the_past()
             "sold": column(ColumnKind.FLOAT, [1.0, 2.0, None, 5.0]),
         }
     )
-    grid = make_grid(columns, table.columns, given_steps("day", "timestamp", None, truncates=True))
+    grid = make_grid(columns, table.columns, requested_steps("day", "timestamp", None, truncates=True))
     assert grid.values.ravel().tolist() == [3.0, 3.0, 3.0, 3.0, 5.0]
     assert grid.present.ravel().tolist() == [True, False, False, False, True]
     assert grid.filled == 3

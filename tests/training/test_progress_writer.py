@@ -16,9 +16,9 @@ from indb_tensile.messages import Message, Progressed, TrainerLink
 from tests.catalog.enqueue import claim, enqueue, register
 from tests.conftest import Database
 from worker.training.checkpoint_retry import CheckpointRetry
-from worker.training.patient_session import PatientSession
 from worker.training.progress_signs import ProgressSigns
 from worker.training.progress_writer import ProgressWriter
+from worker.training.retrying_session import RetryingSession
 
 pytestmark = pytest.mark.postgres
 
@@ -26,7 +26,7 @@ Result = TypeVar("Result")
 FULL = psycopg.errors.DiskFull("could not extend file: No space left on device")
 
 
-class Flaky(PatientSession):
+class Flaky(RetryingSession):
     """Raises `fault` at every attempt while `fault` is set."""
 
     fault: Exception | None = None

@@ -25,8 +25,8 @@ from indb_tensile.messages import TrainerLink
 
 from ..catalog_networks import registered
 from ..training import niceness
-from ..training.patient_session import PatientSession
 from ..training.progress_signs import ProgressSigns
+from ..training.retrying_session import RetryingSession
 from .block_predictor import BlockPredictor
 from .output_table import OutputError, OutputTable
 
@@ -49,7 +49,7 @@ class PredictionRun:
     def run(self) -> None:
         """Run the job. Raises TensileError; the job's row then still belongs to the claim."""
         niceness.train()
-        with PatientSession(self._settings.dsn, application_name=self._name, alive=self._signs.give) as session:
+        with RetryingSession(self._settings.dsn, application_name=self._name, alive=self._signs.give) as session:
             claim = (self._job.job, self._job.claim)
             session.run(lambda c: prediction_tables.start_predicting(c, *claim))
             find = partial(prediction_tables.find_output, claimed=self._job, wish=self._wish)
@@ -58,7 +58,7 @@ class PredictionRun:
             snapshot = session.run(lambda c: snapshots.find_snapshot(c, self._job.job))
             stored = session.run(lambda c: models.load_version(c, ModelVersionId(self._wish.version_id)))
             predictor = ModelPredictor.load(stored.bundle, stored.weights, registered(stored.network))
-            with PatientSession(self._settings.dsn, application_name=f"{self._name} (writing)") as writer:
+            with RetryingSession(self._settings.dsn, application_name=f"{self._name} (writing)") as writer:
                 # A locked table is not waited for: the job returns to the queue.
                 session.waiting(
                     lambda: writer.attempt(lambda c: self._fill(c, session, predictor, snapshot)),
@@ -66,7 +66,7 @@ class PredictionRun:
                 )
 
     def _fill(
-        self, connection: Connection, session: PatientSession, predictor: ModelPredictor, snapshot: Snapshot | None
+        self, connection: Connection, session: RetryingSession, predictor: ModelPredictor, snapshot: Snapshot | None
     ) -> None:
         """Fill the table and end the job, in one transaction. Safe to repeat after an outage."""
         output = prediction_tables.find_output(connection, self._job, self._wish)
@@ -121,7 +121,7 @@ class _Attempt:
 
     def __init__(
         self,
-        session: PatientSession,
+        session: RetryingSession,
         signs: ProgressSigns,
         job: ClaimedJob,
         predictor: ModelPredictor,

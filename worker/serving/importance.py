@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from indb_tensile.errors import RequestError
-from indb_tensile.learning.encoded_rows import as_they_are
+from indb_tensile.learning.encoded_rows import rows_of_array
 from indb_tensile.learning.permutation_importance import importance_of
 from indb_tensile.learning.row_sample import RowSample
 
@@ -36,7 +36,7 @@ async def importance_rows(
         outputs = np.array(await batches.predict(request.version, model, rows, OUTPUTS, owner=owner))
         return await loop.run_in_executor(executor, model.judge, options, outputs, targets)
 
-    base = await judge(as_they_are(x))
+    base = await judge(rows_of_array(x))
     if not math.isfinite(base):
         raise RequestError(
             f"{metric} is not defined on the {len(x)} rows",

@@ -22,7 +22,7 @@ from ..catalog_networks import registered
 from .identity import DatabaseIdentity, read_identity
 
 # The client is connected to the same database: an outage is short, or the client has lost its connection too.
-_PATIENCE_S = 5.0
+_RETRY_S = 5.0
 
 T = TypeVar("T")
 
@@ -45,7 +45,7 @@ class Store:
         self.session = Session(
             dsn,
             application_name=f"tensile {purpose}",
-            patience_s=_PATIENCE_S,
+            retry_s=_RETRY_S,
             lock_timeout_ms=WORK_LOCK_TIMEOUT_MS,
         )
 

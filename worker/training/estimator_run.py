@@ -21,10 +21,10 @@ from indb_tensile.messages import Assign, TrainerLink
 
 from . import niceness
 from .baseline_rows import leave_rows
-from .patient_session import PatientSession
 from .progress_signs import ProgressSigns
 from .progress_writer import ProgressWriter
 from .publication import Trained, publish
+from .retrying_session import RetryingSession
 from .row_reading import RowReading, trainer_name
 from .training_events import tell_columns, tell_fit
 from .trial_rungs import EpochFigures, TrialRungs
@@ -47,7 +47,7 @@ class EstimatorRun:
     def run(self) -> None:
         """Run the job. Raises TensileError; the job's row then still belongs to the claim."""
         name, signs = trainer_name(self._job.job), ProgressSigns(self._link, self._job.job)
-        with PatientSession(self._settings.dsn, application_name=name, alive=signs.give) as session:
+        with RetryingSession(self._settings.dsn, application_name=name, alive=signs.give) as session:
             writer = ProgressWriter(session, signs, self._job)
             prepared = RowReading(self._settings, self._assigned).read(session, writer)
             writer.describe(prepared.report)
@@ -75,7 +75,7 @@ class EstimatorRun:
         log.info("job %s: fitted in %d iterations", self._job.job, fitted.iterations)
         return fitted
 
-    def _report_trial(self, session: PatientSession, prepared: Prepared, fitted: Fitted) -> None:
+    def _report_trial(self, session: RetryingSession, prepared: Prepared, fitted: Fitted) -> None:
         """If the job is a trial of a search, report its metric on the validation rows. A fit has no rungs."""
         trial = session.run(lambda c: searches.find_trial(c, self._job.job))
         if trial is None:

@@ -22,8 +22,8 @@ from indb_tensile.errors import DatabaseError, LostClaimError
 from indb_tensile.job import ClaimedJob, Phase
 from indb_tensile.learning.datareport import Fact
 
-from .patient_session import PatientSession
 from .progress_signs import ProgressSigns
+from .retrying_session import RetryingSession
 
 log = logging.getLogger("trainer")
 
@@ -47,7 +47,7 @@ class ProgressWriter:
 
     def __init__(
         self,
-        session: PatientSession,
+        session: RetryingSession,
         signs: ProgressSigns,
         job: ClaimedJob,
         clock_s: Callable[[], float] = time.monotonic,

@@ -27,8 +27,8 @@ from indb_tensile.learning.starting_weights import StartingWeights
 from indb_tensile.messages import Assign
 
 from ..catalog_networks import registered
-from .patient_session import PatientSession
 from .progress_writer import ProgressWriter
+from .retrying_session import RetryingSession
 
 log = logging.getLogger("trainer")
 
@@ -47,7 +47,7 @@ class RowReading:
         self._job = assigned.job
         self._name = trainer_name(assigned.job.job)
 
-    def read(self, session: PatientSession, progress_writer: ProgressWriter) -> Prepared:
+    def read(self, session: RetryingSession, progress_writer: ProgressWriter) -> Prepared:
         """Return the prepared rows and network. Raises TensileError."""
         progress_writer.enter(Phase.READING)
         job = self._job.job
@@ -75,7 +75,7 @@ class RowReading:
             directory=directory,
         )
 
-    def _start(self, session: PatientSession) -> StartingWeights | None:
+    def _start(self, session: RetryingSession) -> StartingWeights | None:
         """Load the version that the job starts from, if it names one."""
         wish = self._job.spec.init_from
         if wish is None:
@@ -84,7 +84,7 @@ class RowReading:
         bundle = ModelBundle.load(stored.bundle, stored.weights, registered(stored.network)).first_member()
         return StartingWeights(model=stored.model, version=stored.number, bundle=bundle)
 
-    def _network(self, session: PatientSession, start: StartingWeights | None) -> RegisteredNetwork | None:
+    def _network(self, session: RetryingSession, start: StartingWeights | None) -> RegisteredNetwork | None:
         """Load the registered network of the job's architecture, which may be that of the version to start from."""
         architecture = self._job.spec.architecture
         if architecture["type"] == "auto" and start is not None:

@@ -32,11 +32,11 @@ from .controller_orders import answer_adopted
 from .epochs import EpochLoop, work_of
 from .inbox import Inbox
 from .memory_corrections import MemoryCorrections
-from .patient_session import PatientSession
 from .progress_signs import ProgressSigns
 from .progress_writer import ProgressWriter
 from .publication import Trained, publish
 from .remaining import Position
+from .retrying_session import RetryingSession
 from .row_reading import RowReading, trainer_name
 from .training_events import tell_columns, tell_settings
 from .trial_rungs import TrialRungs
@@ -75,7 +75,7 @@ class TrainingRun:
     def run(self) -> None:
         """Run the job. Raises TensileError; the job's row then still belongs to the claim."""
         signs = ProgressSigns(self._link, self._job.job)
-        with PatientSession(self._settings.dsn, application_name=self._name, alive=signs.give) as session:
+        with RetryingSession(self._settings.dsn, application_name=self._name, alive=signs.give) as session:
             progress_writer = ProgressWriter(session, signs, self._job)
             with self._open() as opened:
                 prepared = RowReading(self._settings, self._assigned).read(session, progress_writer)
@@ -108,7 +108,7 @@ class TrainingRun:
             self._settings.swap_directory,
         )
 
-    def _trial_rungs(self, session: PatientSession, prepared: Prepared) -> TrialRungs | None:
+    def _trial_rungs(self, session: RetryingSession, prepared: Prepared) -> TrialRungs | None:
         """Return the rungs of the search that the job is a trial of, or None."""
         trial = session.run(lambda c: searches.find_trial(c, self._job.job))
         if trial is None:
@@ -126,7 +126,7 @@ class TrainingRun:
         return trainer_name(self._job.job)
 
     def _capture(
-        self, session: PatientSession, progress_writer: ProgressWriter, prepared: Prepared, place: torch.device
+        self, session: RetryingSession, progress_writer: ProgressWriter, prepared: Prepared, place: torch.device
     ) -> CapturedSteps:
         progress_writer.enter(Phase.CAPTURING)
         files = CaptureFiles(Path(self._settings.state_dir) / _CAPTURES)
@@ -184,7 +184,7 @@ class TrainingRun:
 
     def _train(
         self,
-        session: PatientSession,
+        session: RetryingSession,
         progress_writer: ProgressWriter,
         prepared: Prepared,
         steps: CapturedSteps,

@@ -19,7 +19,7 @@ from indb_tensile.job import ClaimedJob
 from indb_tensile.learning.earlystop import EarlyStop
 from indb_tensile.learning.model_metrics import HIGHER_IS_BETTER
 
-_PATIENCE_S = 1.0  # the steward decides within some tens of milliseconds; without it the trial goes back to the queue
+_TIMEOUT_S = 1.0  # the steward decides within some tens of milliseconds; without it the trial goes back to the queue
 _POLL_S = 0.02
 
 
@@ -78,7 +78,7 @@ class TrialRungs:
         save()
         for rung in rungs:
             decision = self._report(rung, epochs_done, figures, complete=False)
-        deadline_s = self._clock_s() + _PATIENCE_S
+        deadline_s = self._clock_s() + _TIMEOUT_S
         while decision.allowed <= rungs[-1]:
             if decision.held >= rungs[-1] or self._clock_s() >= deadline_s:
                 raise HeldTrialError(

@@ -99,7 +99,7 @@ class Jobs:
 
     def look(self, name: str) -> list[tuple[Any, ...]]:
         """Execute one statement once, as a superuser, and return its rows. Fails while the server is away."""
-        return self._session("postgres", patience_s=0.0).run(lambda c: c.execute(SQL[name].encode()).fetchall())
+        return self._session("postgres", retry_s=0.0).run(lambda c: c.execute(SQL[name].encode()).fetchall())
 
     def run_on(self, name: str, user: str, *names: str, **values: int) -> None:
         """Execute one statement about an owner's table or a role. `names` fill its placeholders in order."""
@@ -192,8 +192,8 @@ class Jobs:
         """Return the digest of each training's weights after its undisturbed run."""
         return {name: reference.digest for name, reference in self.references.items()}
 
-    def _session(self, user: str, patience_s: float = _TIMEOUT_S) -> Session:
-        if (user, patience_s) not in self._sessions:
+    def _session(self, user: str, retry_s: float = _TIMEOUT_S) -> Session:
+        if (user, retry_s) not in self._sessions:
             dsn = make_conninfo(self.rig.dsn(user), options=_LIMITS)
-            self._sessions[user, patience_s] = Session(dsn, application_name=PURPOSE, patience_s=patience_s)
-        return self._sessions[user, patience_s]
+            self._sessions[user, retry_s] = Session(dsn, application_name=PURPOSE, retry_s=retry_s)
+        return self._sessions[user, retry_s]

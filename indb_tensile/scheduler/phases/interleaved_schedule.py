@@ -44,12 +44,10 @@ def schedule_cycles(cycles: Sequence[Cycle], *, budget_bytes: int, compute: Comp
         return whole
     least = min(budget_bytes, least_budget(cycles))
     less = dict.fromkeys(least + (budget_bytes - least) * part // _BUDGETS for part in range(_BUDGETS))
-    shifts_made = [(interleave(cycles, budget_bytes=budget, compute=compute), budget) for budget in less]
-    shifts_found = [
-        (shift, budget) for shift, budget in (*shifts_made, (whole, budget_bytes)) if isinstance(shift, Shift)
-    ]
-    densest = max(shift.density for shift, _ in shifts_found)
-    enough = [candidate for candidate in shifts_found if candidate[0].density >= densest * (1 - _LITTLE)]
+    attempts = [(interleave(cycles, budget_bytes=budget, compute=compute), budget) for budget in less]
+    feasible = [(shift, budget) for shift, budget in (*attempts, (whole, budget_bytes)) if isinstance(shift, Shift)]
+    densest = max(shift.density for shift, _ in feasible)
+    enough = [candidate for candidate in feasible if candidate[0].density >= densest * (1 - _LITTLE)]
     shift, budget = min(enough, key=lambda candidate: (len(candidate[0].gates), candidate[1]))
     return (shift.schedule(range(len(cycles)), budget),)
 

@@ -96,12 +96,12 @@ def regions(own: Cycle, region_bytes: int) -> tuple[LifespanRegion, ...]:
     """Return the regions in the order of allocation. A region lives from the first operator that needs it to the last
     one.
     """
-    regions_found = []
+    lifespans = []
     for lower_bytes in range(own.idle_bytes, own.peak_bytes, region_bytes):
         needing = [k for k, load_bytes in enumerate(own.load_bytes) if load_bytes > lower_bytes]
         size_bytes = min(region_bytes, own.peak_bytes - lower_bytes)
-        regions_found.append(LifespanRegion(size_bytes=size_bytes, first=needing[0], last=needing[-1]))
-    return tuple(regions_found)
+        lifespans.append(LifespanRegion(size_bytes=size_bytes, first=needing[0], last=needing[-1]))
+    return tuple(lifespans)
 
 
 def regional(own: Cycle) -> Cycle:

@@ -127,7 +127,7 @@ class RecomputeEvents:
             for released in self._released.get(other, ())
         )
 
-    def _from_what_is_there(self, gap: Gap) -> bool:
+    def _can_recompute_from_live_inputs(self, gap: Gap) -> bool:
         """Return whether the operator that made the tensor can recompute it, because all its inputs are
         still alive.
         """
@@ -148,7 +148,7 @@ class RecomputeEvents:
             left.setdefault(swap.tensor, []).append(swap.out_after)
         entries = []
         for gap in gaps(self._graph):
-            if gap.tensor in left or not self._from_what_is_there(gap):
+            if gap.tensor in left or not self._can_recompute_from_live_inputs(gap):
                 continue
             cone = self._recomputation.cone(gap)
             maker = cone.operators[0]

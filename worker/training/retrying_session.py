@@ -25,7 +25,7 @@ LONGEST_PAUSE_S = 5.0
 Result = TypeVar("Result")
 
 
-class PatientSession(Session):
+class RetryingSession(Session):
     """A connection that is opened again as often as needed. `alive` is called between two attempts."""
 
     def __init__(
@@ -43,7 +43,7 @@ class PatientSession(Session):
                 self,
                 dsn,
                 application_name=application_name,
-                patience_s=0.0,
+                retry_s=0.0,
                 lock_timeout_ms=WORK_LOCK_TIMEOUT_MS,
             )
         )
@@ -88,7 +88,7 @@ class PatientSession(Session):
 class _Once(Session):
     """A session that tries every action once."""
 
-    def __init__(self, steady: PatientSession) -> None:
+    def __init__(self, steady: RetryingSession) -> None:
         self._steady = steady
 
     def run(self, action: Callable[[Connection], Result], *, wait_for_locks: bool = True) -> Result:

@@ -9,13 +9,13 @@ from indb_tensile.catalog.connection import Connection, UnreachableError, may_pa
 from indb_tensile.catalog.fault_origin import is_database_fault
 from indb_tensile.errors import DatabaseError, LostClaimError
 from tests.conftest import Database
-from worker.training.patient_session import LONGEST_PAUSE_S, PatientSession
+from worker.training.retrying_session import LONGEST_PAUSE_S, RetryingSession
 
 pytestmark = pytest.mark.postgres
 
 
-def patient_session(database: Database, pause: Callable[[float], None] = lambda _: None) -> PatientSession:
-    return PatientSession(database.dsn("tensile_worker"), application_name="test", pause=pause)
+def retrying_session(database: Database, pause: Callable[[float], None] = lambda _: None) -> RetryingSession:
+    return RetryingSession(database.dsn("tensile_worker"), application_name="test", pause=pause)
 
 
 def select_one(connection: Connection) -> int:
@@ -35,7 +35,7 @@ def test_a_connection_refused_at_first_is_made_later(database: Database) -> None
                 postgres.execute("alter role tensile_worker connection limit -1")
 
         try:
-            with patient_session(database, lift) as session:
+            with retrying_session(database, lift) as session:
                 assert session.run(select_one) == 1
         finally:
             postgres.execute("alter role tensile_worker connection limit -1")
@@ -43,7 +43,7 @@ def test_a_connection_refused_at_first_is_made_later(database: Database) -> None
 
 
 def test_after_a_broken_connection_a_new_one_repeats_the_work(database: Database) -> None:
-    with patient_session(database) as session, database.connect() as postgres:
+    with retrying_session(database) as session, database.connect() as postgres:
         pid = session.run(lambda c: c.info.backend_pid)
         postgres.execute("select pg_terminate_backend(%s)", (pid,))
         assert session.run(select_one) == 1
@@ -64,7 +64,7 @@ class Failing:
 def test_temporary_errors_are_waited_out_with_growing_pauses_and_signs_of_life(database: Database) -> None:
     pauses: list[float] = []
     signs: list[None] = []
-    session = PatientSession(
+    session = RetryingSession(
         database.dsn("tensile_worker"),
         application_name="test",
         pause=pauses.append,
@@ -87,14 +87,14 @@ def test_temporary_errors_are_waited_out_with_growing_pauses_and_signs_of_life(d
 )
 def test_a_permanent_error_is_raised_at_once(database: Database, error: Exception) -> None:
     with (
-        patient_session(database, lambda _: pytest.fail("a permanent error must not be waited for")) as session,
+        retrying_session(database, lambda _: pytest.fail("a permanent error must not be waited for")) as session,
         pytest.raises(type(error)),
     ):
         session.run(Failing(error))
 
 
 def test_once_makes_one_attempt_on_the_same_connection(database: Database) -> None:
-    with patient_session(database, lambda _: pytest.fail("a single attempt must not wait")) as session:
+    with retrying_session(database, lambda _: pytest.fail("a single attempt must not wait")) as session:
         assert session.once.run(select_one) == 1
         assert session.once.run(lambda c: c.info.backend_pid) == session.run(lambda c: c.info.backend_pid)
         with pytest.raises(psycopg.errors.DiskFull):
