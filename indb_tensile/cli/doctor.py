@@ -393,9 +393,9 @@ def _contention(cursor: psycopg.Cursor[Row]) -> Iterator[Row]:
     """Say what jobs side by side share on each kind of device, and how much they slow each other down."""
     measured = cursor.execute(statement("contention")).fetchall()
     for device, rows in groupby(measured, key=lambda row: row["device"]):
-        what = "the GPU" if device.startswith("cuda") else "this machine's processor cores"
+        shared = "the GPU" if device.startswith("cuda") else "this machine's processor cores"
         factors = ", ".join(f"{row['jobs']} jobs take {row['factor']:.2f} times as long as alone" for row in rows)
-        yield _check(f"sharing of {device}", True, f"jobs share {what}; beside each other, {factors}", "")
+        yield _check(f"sharing of {device}", True, f"jobs share {shared}; beside each other, {factors}", "")
 
 
 def _link(name: str, rows: list[Row]) -> Row:

@@ -138,14 +138,14 @@ def _read(name: str, file: BinaryIO, length: int) -> ModelFile:
     return ModelFile(recipe=recipe, tensors=tensors, weights=weights)
 
 
-def _json_object(name: str, what: str, text: bytes | str) -> dict[str, Any]:
+def _json_object(name: str, part: str, text: bytes | str) -> dict[str, Any]:
     try:
         value = json.loads(text, object_pairs_hook=_distinct)
         json.dumps(value, ensure_ascii=False).encode()  # JSON can name half of a character, which no text can hold
     except (ValueError, RecursionError) as error:
-        raise _no_model(name, f"{what} is no JSON: {error}") from None
+        raise _no_model(name, f"{part} is no JSON: {error}") from None
     if not isinstance(value, dict):
-        raise _no_model(name, f"{what} is no JSON object")
+        raise _no_model(name, f"{part} is no JSON object")
     return value
 
 

@@ -32,7 +32,7 @@ def why_other_forecast(old: ForecastRecipe | None, new: ForecastRecipe) -> str:
     if old is None:
         return "that version forecasts no series"
     theirs, ours = old.columns, new.columns
-    for what, before, now in (
+    for verb, before, now in (
         ("forecasts", theirs.targets, ours.targets),
         ("tells series apart by", theirs.series, ours.series),
         ("observes", theirs.observed, ours.observed),
@@ -40,7 +40,7 @@ def why_other_forecast(old: ForecastRecipe | None, new: ForecastRecipe) -> str:
         ("has the static columns", theirs.static, ours.static),
     ):
         if before != now:
-            return f"that version {what} {', '.join(before) or 'nothing'}, this one {', '.join(now) or 'nothing'}"
+            return f"that version {verb} {', '.join(before) or 'nothing'}, this one {', '.join(now) or 'nothing'}"
     if old.horizon != new.horizon or old.steps != new.steps:
         return (
             f"that version forecasts {old.horizon} steps of {old.steps.text}, and this one {new.horizon} of "

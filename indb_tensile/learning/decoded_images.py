@@ -113,13 +113,13 @@ def _form(name: str, data: ColumnData, known: Rows, options: FeatureOptions, sta
         else:
             first = first or header.reason
     if not headers:
-        what = (
+        fault = (
             f'no value of column "{name}" is an image that can be read'
             if len(present)
             else f'column "{name}" is NULL in all rows'
         )
         raise DataError(
-            what,
+            fault,
             detail=f"The first value {first}." if first else "",
             hint=f"Images are bytea of these formats: {', '.join(FORMATS)}. Leave the column out with exclude.",
         )

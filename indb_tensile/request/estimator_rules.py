@@ -68,9 +68,9 @@ def check_ensemble(architecture: Mapping[str, Any], hyperparams: Json, *, starts
 def check_targets_of_estimator(architecture: Mapping[str, Any], task: str, *, several: bool) -> None:
     """Raise RequestError for a model of scikit-learn that is to predict several values or a set of labels."""
     if is_estimator(architecture) and (task == "multilabel" or (several and task == "regression")):
-        what = "sets of labels" if task == "multilabel" else "several values"
+        targets = "sets of labels" if task == "multilabel" else "several values"
         raise RequestError(
-            f"architecture {architecture['type']} cannot predict {what}",
+            f"architecture {architecture['type']} cannot predict {targets}",
             detail="A model of scikit-learn predicts one value or one class for each row.",
             hint="Train a network, such as architecture => 'mlp', or a model for each target.",
         )

@@ -112,8 +112,8 @@ def _name_role(
     zoned = token.text == "with" and following == "time"  # timestamp with time zone
     named = token.text in _UNRESERVED and token.text in columns
     if token.text in _REFUSED_WORDS and not zoned and not named:
-        what = _REFUSED_WORDS[token.text]
-        return ExpressionFault(text=f'"{token.text}" stands for {what}', place=token.place, hint=_ONE_ROW)
+        meaning = _REFUSED_WORDS[token.text]
+        return ExpressionFault(text=f'"{token.text}" stands for {meaning}', place=token.place, hint=_ONE_ROW)
     if is_type(before, after) or zoned or token.text in TYPE_WORDS:
         return "type"
     if token.text in _RESERVED:

@@ -194,8 +194,8 @@ def _ends(described: Json, chosen: str, place_of: dict[str, str], moment: str) -
 def _check_chosen(plpy: Plpy, source: str, described: Json, request: Json, ends: str) -> None:
     """Refuse chosen series of which the relation has no row, and an origin that no series reaches."""
     with callers_path(plpy, read_text(request, "search_path")):
-        (found,) = plpy.execute(ends)
-    if not found["series"] and request.get("series") is not None:
+        (counts,) = plpy.execute(ends)
+    if not counts["series"] and request.get("series") is not None:
         columns = ", ".join(map(plpy.quote_ident, described["series"]))
         raise RefusalError(
             DATA,
@@ -203,19 +203,19 @@ def _check_chosen(plpy: Plpy, source: str, described: Json, request: Json, ends:
             detail="Values are compared as texts, as PostgreSQL writes them.",
             hint=f"See which series it has: select distinct {columns} from {source};",
         )
-    if not found["early"]:
+    if not counts["early"]:
         return
     origin = read_text(request, "origin")
-    if found["early"] == found["series"]:
+    if counts["early"] == counts["series"]:
         targets = ", ".join(described["targets"])
         raise RefusalError(
             DATA,
-            f"origin {origin} is after the last row with a value of {targets}, at {found['last']}",
+            f"origin {origin} is after the last row with a value of {targets}, at {counts['last']}",
             detail=f"The rows are those of {source}. A forecast goes on from a row of the past.",
-            hint=f"Leave origin out to forecast from the last rows, or give {found['last']} or earlier.",
+            hint=f"Leave origin out to forecast from the last rows, or give {counts['last']} or earlier.",
         )
     plpy.notice(
-        f"{found['early']} of {found['series']} series end before the origin {origin}, and are forecast from their "
+        f"{counts['early']} of {counts['series']} series end before the origin {origin}, and are forecast from their "
         "own last rows"
     )
 

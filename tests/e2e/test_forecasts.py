@@ -113,15 +113,15 @@ def test_an_origin_after_the_last_row_is_refused_or_told(demo: psycopg.Connectio
         "DETAIL:  The rows are those of public.sales. A forecast goes on from a row of the past.\n"
         "HINT:  Leave origin out to forecast from the last rows, or give 2026-04-30 or earlier."
     )
-    told: list[str | None] = []
-    demo.add_notice_handler(lambda notice: told.append(notice.message_primary))
+    notices: list[str | None] = []
+    demo.add_notice_handler(lambda notice: notices.append(notice.message_primary))
     with demo.transaction(force_rollback=True):
         demo.execute("update sales set sold = null where store = 2 and day > '2026-04-01'")
-        found = rows(demo, "select series ->> 'store', min(\"time\") from tensile_forecast('sold', 'sales', "
+        first_times = rows(demo, "select series ->> 'store', min(\"time\") from tensile_forecast('sold', 'sales', "
                            "origin => '2026-04-10') group by 1 order by 1")  # fmt: skip
-    assert found == [("1", "2026-04-11"), ("2", "2026-04-02"), ("3", "2026-04-11")]
+    assert first_times == [("1", "2026-04-11"), ("2", "2026-04-02"), ("3", "2026-04-11")]
     expected = "1 of 3 series end before the origin 2026-04-10, and are forecast from their own last rows"
-    assert told == [expected]
+    assert notices == [expected]
 
 
 def test_known_columns_come_from_later_rows_or_from_another_relation(demo: psycopg.Connection) -> None:

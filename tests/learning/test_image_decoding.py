@@ -76,11 +76,11 @@ def test_a_large_palette_image_is_laid_on_white_by_bands() -> None:
     palette.putpalette([9, 9, 9, 250, 0, 0])
     palette.paste(0, (0, 0, 2000, 2050))  # the second band begins at row 2,000
     form = ImageForm(height=2100, width=2000, channels=3, resize="stretch")
-    found = decode(pictures.encoded(palette, transparency=0), form)
-    assert not isinstance(found, Unreadable)
+    pixels = decode(pictures.encoded(palette, transparency=0), form)
+    assert not isinstance(pixels, Unreadable)
     expected = np.full((3, 2100, 2000), 255, np.uint8)
     expected[:, 2050:] = np.array([250, 0, 0], np.uint8)[:, None, None]
-    assert np.array_equal(found, expected)
+    assert np.array_equal(pixels, expected)
 
 
 def test_the_first_frame_of_an_animation_counts() -> None:

@@ -90,7 +90,7 @@ def test_a_query_and_a_snapshot_are_copied_again(alice: Connection) -> None:
 
 
 @pytest.mark.parametrize(
-    ("what", "sqlstate", "message", "detail"),
+    ("case", "sqlstate", "message", "detail"),
     [
         ("queued", "55000", "job {} has not ended: it is queued", "Only a job that failed or was cancelled"),
         ("succeeded", "55000", "job {} has succeeded", "Only a job that failed or was cancelled"),
@@ -100,12 +100,12 @@ def test_a_query_and_a_snapshot_are_copied_again(alice: Connection) -> None:
     ],
 )
 def test_what_cannot_be_repeated_is_refused(
-    alice: Connection, bob: Connection, worker: Connection, what: str, sqlstate: str, message: str, detail: str | None
+    alice: Connection, bob: Connection, worker: Connection, case: str, sqlstate: str, message: str, detail: str | None
 ) -> None:
-    job: JobId | None = enqueue(bob if what == "bobs" else alice, "m")
-    if what == "succeeded":
+    job: JobId | None = enqueue(bob if case == "bobs" else alice, "m")
+    if case == "succeeded":
         publish_version(worker, claim(worker, register(worker)), publication())
-    job = {"missing": JobId(99), "null": None}.get(what, job)
+    job = {"missing": JobId(99), "null": None}.get(case, job)
     refusal = refused(alice, "select tensile_retry(%s)", job)
     assert (refusal.sqlstate, refusal.message) == (sqlstate, message.format(job))
     assert (refusal.detail or "").startswith(detail or "")

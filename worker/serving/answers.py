@@ -219,9 +219,9 @@ class Answers:
         target, task = self._predictor.preprocessor.target, self._predictor.task
         number = task is Task.REGRESSION and not target.values
         if (figure in CLASS_FIGURES and task is Task.REGRESSION) or (figure is Figure.LABEL_METRICS and number):
-            what = "a number" if number else "several numbers"
+            predicted = "a number" if number else "several numbers"
             raise RequestError(
-                f'the model predicts "{target.name}", {what}, and has no {figure.replace("_", " ")}',
+                f'the model predicts "{target.name}", {predicted}, and has no {figure.replace("_", " ")}',
                 hint="Ask for its metrics with tensile_evaluate(...).",
             )
         if figure is Figure.FEATURE_IMPORTANCE:

@@ -219,12 +219,12 @@ class _Rounds:
         excess_bytes = self.ledger.device_usage().high_water_bytes - self._largest_bytes
         self.over_budget_bytes = max(self.over_budget_bytes, excess_bytes)
 
-    def _wait(self, condition: Callable[[], bool], what: str) -> None:
+    def _wait(self, condition: Callable[[], bool], awaited: str) -> None:
         end_s = time.monotonic() + _DEADLINE_S
         while not condition():
             if time.monotonic() > end_s:
                 self.blocked += 1
-                raise TimeoutError(f"members did not {what} within {_DEADLINE_S:g} s: {self.ledger.slots()}")
+                raise TimeoutError(f"members did not {awaited} within {_DEADLINE_S:g} s: {self.ledger.slots()}")
             for report in self._trainers.poll(0.002):
                 self._handle(report)
 
