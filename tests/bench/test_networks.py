@@ -29,7 +29,7 @@ def _captured(name: str, batch: int | None = None) -> StepGraph:
     return graph_of(name, batch)
 
 
-# Liveness' saving against freeing nothing (the metrics of SCHEDULER), and the number of trained parameters.
+# Liveness' saving against freeing nothing (metric MSR), and the number of trained parameters.
 @pytest.mark.parametrize(("name", "saved", "trained"), [("vgg16", 0.45, 32), ("resnet50", 0.67, 161)])
 def test_the_papers_networks_are_captured_completely(name: str, saved: float, trained: int) -> None:
     graph = _captured(name)

@@ -262,7 +262,7 @@ class FakeLedger:
         self.epochs = 0
         self.refuse = False
         self.revoked: list[Slot] = []
-        self._ending: set[Slot] = set()  # revoked and not released yet: as in the ledger, their use is not told
+        self._ending: set[Slot] = set()  # revoked and not released yet: as in the ledger, their use is not reported
         self._file = os.memfd_create("ledger")
 
     @property

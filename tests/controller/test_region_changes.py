@@ -222,7 +222,7 @@ class RegionChanges(RuleBasedStateMachine):
         )
         self.trainers: dict[TrainerId, tuple[Mappings, socket.socket]] = {}
         self.senders: list[threading.Thread] = []
-        self.buried: set[TrainerId] = set()
+        self.reaped: set[TrainerId] = set()
         self.number = 0
 
     @precondition(lambda self: len(self.trainers) < MOST_TRAINERS)
@@ -276,17 +276,17 @@ class RegionChanges(RuleBasedStateMachine):
     @rule()
     def ends_of_trainers_are_noticed(self) -> None:
         for trainer, (mappings, _) in self.trainers.items():
-            if not mappings.alive and trainer not in self.buried:
+            if not mappings.alive and trainer not in self.reaped:
                 self.memory.revoke(trainer)
                 self.shared.forget(trainer)
-                self.buried.add(trainer)
+                self.reaped.add(trainer)
 
-    @precondition(lambda self: self.buried)
+    @precondition(lambda self: self.reaped)
     @rule()
     def memory_of_a_dead_trainer_is_reclaimed(self) -> None:
-        trainer = min(self.buried)
+        trainer = min(self.reaped)
         self.memory.release(trainer)
-        self.buried.remove(trainer)
+        self.reaped.remove(trainer)
         _, trainer_end = self.trainers.pop(trainer)
         trainer_end.close()
 
@@ -383,7 +383,7 @@ class RegionChanges(RuleBasedStateMachine):
             while self.shared.changing and self.shared._change is not None and not self.shared._change.done():
                 self.gate.let_pass(self.shared)
             self.ends_of_trainers_are_noticed()
-            while self.buried:
+            while self.reaped:
                 self.memory_of_a_dead_trainer_is_reclaimed()
         self.memory.restore_regions()
         self._join_senders()

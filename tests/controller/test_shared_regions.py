@@ -123,7 +123,7 @@ def test_trainer_that_crashes_during_a_change_does_not_delay_it() -> None:
         assert shared.take_refusing() == frozenset()
 
 
-def test_answer_of_a_trainer_that_the_controller_has_buried_is_not_waited_for() -> None:
+def test_answer_of_a_trainer_that_the_controller_has_reaped_is_not_waited_for() -> None:
     broker = FakeBroker()
     with closing(SharedRegions(broker, 100)) as shared, connected(shared, FIRST):
         broker.calls.clear()

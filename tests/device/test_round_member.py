@@ -58,7 +58,7 @@ class _Job:
     boundary: int = 0
     held: frozenset[int] = frozenset()
     alive: bool = True
-    buried: bool = False  # its process is gone, and its memory is the round's again
+    reaped: bool = False  # its process is gone, and its memory is the round's again
     resting: bool = False  # does other work between two iterations, is parked, or has left
 
     @property
@@ -67,11 +67,11 @@ class _Job:
 
     @property
     def held_bytes(self) -> int:
-        return 0 if self.buried else self.part.base_bytes + len(self.held) * self.part.region_bytes
+        return 0 if self.reaped else self.part.base_bytes + len(self.held) * self.part.region_bytes
 
     @property
     def is_played(self) -> bool:
-        return self.buried or (self.alive and self.resting)
+        return self.reaped or (self.alive and self.resting)
 
     @property
     def between_iterations(self) -> bool:
@@ -109,7 +109,7 @@ class Rounds(RuleBasedStateMachine):
     @precondition(lambda self: any(not job.alive for job in self.jobs))
     @rule(data=st.data())
     def bury(self, data: st.DataObject) -> None:
-        data.draw(st.sampled_from([job for job in self.jobs if not job.alive])).buried = True
+        data.draw(st.sampled_from([job for job in self.jobs if not job.alive])).reaped = True
 
     @rule(data=st.data())
     def rest_or_return(self, data: st.DataObject) -> None:
@@ -129,7 +129,7 @@ class Rounds(RuleBasedStateMachine):
     def teardown(self) -> None:
         """Every job that is left can iterate on, once the memory of the dead is free."""
         for job in getattr(self, "jobs", ()):
-            job.buried = not job.alive
+            job.reaped = not job.alive
         left = [job for job in getattr(self, "jobs", ()) if job.alive]
         for job in left:
             job.resting = job.resting and job.between_iterations

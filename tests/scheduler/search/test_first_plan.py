@@ -27,7 +27,7 @@ from tests.scheduler.strategies import graphs as step_graphs
 from tests.scheduler.strategies import latencies as step_latencies
 from tests.scheduler.strategies import links
 
-FORMER_LIMIT = 4_000  # operators; an earlier version searched larger graphs in another, worse way
+LARGE = 4_000  # operators; smaller and larger graphs must be searched in the same way
 SWEPT = 200  # layouts of the sweeps at every price in every order, for any size
 LINK = link(25.0)
 
@@ -79,12 +79,12 @@ def test_larger_graph_takes_no_more_layouts(family: Callable[[int], StepGraph], 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("share", [90, 60, 30])
-def test_overhead_hardly_changes_with_depth_across_the_former_limit(share: int) -> None:
+def test_overhead_hardly_changes_with_depth_across_a_large_size(share: int) -> None:
     """The overhead is compared, not the time: a deeper network of equal blocks can save the same share for each
     block.
     """
     overheads = []
-    for operators in (FORMER_LIMIT - 75, FORMER_LIMIT - 50, FORMER_LIMIT, FORMER_LIMIT + 25):
+    for operators in (LARGE - 75, LARGE - 50, LARGE, LARGE + 25):
         graph = residual(operators)
         candidates = CandidatePlans(graph, latencies(graph, REFERENCE), LINK)
         candidate = candidates.best(liveness_peak(graph) * share // 100)
