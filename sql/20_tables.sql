@@ -1056,6 +1056,43 @@ comment on column tensile.plans.plan is 'the plan, as JSON';
 comment on column tensile.plans.created_at is 'time when the plan was made';
 comment on column tensile.plans.adopted_at is 'time when the trainer began to follow the plan';
 
+create table tensile.traces (
+  job_id bigint primary key references tensile.jobs on delete cascade,
+  iterations integer not null,
+  seconds double precision not null,
+  starts_at timestamptz not null,
+  requested_at timestamptz not null,
+  recording bytea,
+  recorded_at timestamptz,
+  constraint traces_are_short check (iterations between 1 and 1000 and seconds between 0 and 60),
+  constraint traces_are_bounded check (octet_length(recording) <= 33554432)
+);
+comment on table tensile.traces is
+  'recorded iterations of jobs, one row for each job whose owner asked for a trace; only the owner may read it';
+comment on column tensile.traces.job_id is 'job of the recording';
+comment on column tensile.traces.iterations is 'most iterations that the owner asked for';
+comment on column tensile.traces.seconds is 'seconds after which no further iteration is recorded';
+comment on column tensile.traces.starts_at is 'time before which no iteration is recorded';
+comment on column tensile.traces.requested_at is 'time of the request; a later one replaces it';
+comment on column tensile.traces.recording is
+  'events of the iterations, as compressed JSON; null until the first recording is complete';
+comment on column tensile.traces.recorded_at is
+  'time of the request that the recording answers; a request is open while this is null or earlier than requested_at';
+
+create table tensile.job_graphs (
+  job_id bigint primary key references tensile.jobs on delete cascade,
+  graph bytea not null,
+  written_at timestamptz not null default now(),
+  constraint job_graphs_are_bounded check (octet_length(graph) <= 8388608)
+);
+comment on table tensile.job_graphs is
+  'the training step of each job that has begun to train: what its plans, traces and pictures refer to';
+comment on column tensile.job_graphs.job_id is 'job of the graph';
+comment on column tensile.job_graphs.graph is
+  'step graph with the latencies of its operators, as compressed JSON of the format of tensile graph export';
+comment on column tensile.job_graphs.written_at is
+  'time of writing; a graph is written again if an operator needed more memory than was known';
+
 -- Quotas ------------------------------------------------------------------------------------------------------
 
 create table tensile.role_quotas (

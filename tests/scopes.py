@@ -12,6 +12,7 @@ TOGETHER = {
         "tests/e2e/test_training.py",
         "tests/e2e/test_parking.py",
         "tests/e2e/test_report.py",
+        "tests/e2e/test_traces.py",
         "tests/e2e/test_foreign_tables.py",
         "tests/e2e/test_deployment.py",
         "tests/e2e/test_init_from.py",

@@ -66,6 +66,7 @@ class CapturedSteps:
         self.kind = kind_of(device, threads)
         self._speed = speed_of(device)
         self.evaluation_rows = evaluation_rows
+        self.sampled_ns: tuple[int, ...] | None = None  # the latencies of the training step that were measured last
         self._known: dict[str, tuple[int, int]] = {}  # latency in ns and workspace in bytes, by signature
         self._predictor: Predictor | None = None
 

@@ -7,6 +7,7 @@ ended or belongs to another worker, and the write raises LostClaimError: the wor
 import contextlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, LiteralString
 
 import msgspec
@@ -259,13 +260,15 @@ def set_waits_for(connection: Connection, job: JobId, claim: ClaimToken, reason:
     guarded(connection, "set_waits_for", job, claim, reason=reason)
 
 
-def report_progress(connection: Connection, job: JobId, claim: ClaimToken, progress: Progress) -> None:
-    """Write the progress of the job."""
+def report_progress(connection: Connection, job: JobId, claim: ClaimToken, progress: Progress) -> datetime | None:
+    """Write the progress of the job. Returns the time of its owner's open request for a trace, if there is one."""
     names = list(progress.figures)
     fields = {name: getattr(progress, name) for name in _PROGRESS}
-    guarded(
-        connection, "report_progress", job, claim, **fields, names=names, values=[progress.figures[n] for n in names]
+    values = [progress.figures[n] for n in names]
+    requested_at: datetime | None = guarded(
+        connection, "report_progress", job, claim, **fields, names=names, values=values
     )
+    return requested_at
 
 
 def fail(connection: Connection, job: JobId, claim: ClaimToken, error: TensileError) -> JobState:

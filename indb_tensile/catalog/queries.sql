@@ -227,7 +227,46 @@ with mine as (
     from mine, unnest(%(names)s::text[], %(values)s::double precision[]) as m (name, value)
   on conflict (job_id, epoch, name) do update set value = excluded.value  -- a later attempt repeats an epoch
 )
-select job_id from mine
+-- The time of the owner's open request for a trace, null without one.
+select (select t.requested_at from tensile.traces as t
+         where t.job_id = mine.job_id and (t.recorded_at is null or t.recorded_at < t.requested_at))
+  from mine
+
+-- trace_request --
+select t.requested_at, t.iterations, t.seconds,
+       greatest(0, extract(epoch from t.starts_at - clock_timestamp()))::double precision
+  from tensile.traces as t
+ where t.job_id = %(job)s and (t.recorded_at is null or t.recorded_at < t.requested_at)
+
+-- save_trace --
+update tensile.traces as t set recording = %(recording)s, recorded_at = t.requested_at
+  from tensile.jobs as j
+ where t.job_id = %(job)s and t.requested_at = %(requested_at)s
+   and j.job_id = t.job_id and j.claim = %(claim)s and j.state in ('starting', 'running')
+
+-- save_job_graph --
+insert into tensile.job_graphs as g (job_id, graph)
+select j.job_id, %(graph)s from tensile.jobs as j
+ where j.job_id = %(job)s and j.claim = %(claim)s and j.state in ('starting', 'running')
+on conflict (job_id) do update set graph = excluded.graph, written_at = now()
+
+-- job_graph --
+select g.graph from tensile.job_graphs as g where g.job_id = %(job)s
+
+-- job_plans --
+select p.attempt, p.generation, p.policy, p.plan, p.predicted_peak_bytes
+  from tensile.plans as p
+ where p.job_id = %(job)s and p.plan is not null
+   and p.attempt = (select max(q.attempt) from tensile.plans as q where q.job_id = %(job)s and q.plan is not null)
+ order by p.generation
+
+-- job_link --
+select l.way::text, l.beside, l.size_bytes, l.latency_ns, l.copy_ns
+  from tensile.device_links as l
+ where (l.host, l.device_kind) = (select w.host, w.device from tensile.workers as w
+                                   where w.worker_id = coalesce(
+                                     (select j.worker_id from tensile.jobs as j where j.job_id = %(job)s),
+                                     (select max(s.worker_id) from tensile.device_job_samples as s where s.job_id = %(job)s)))
 
 -- report_prediction --
 with mine as (

@@ -159,6 +159,10 @@ COMMANDS = {
     "plan": LazyCommand(
         "plan_command:plan", "Show the memory plans of JOB_ID, or plan step graphs and show the predicted result."
     ),
+    "trace": LazyCommand(
+        "trace_command:trace",
+        "Record the next iterations of running jobs, planned beside measured, as a trace for ui.perfetto.dev.",
+    ),
     "graph": LazyCommand(
         "graph_commands:graph", "Write and read step graphs as JSON files, which `tensile plan --graph` plans."
     ),

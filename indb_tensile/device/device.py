@@ -62,6 +62,10 @@ class Device(Protocol):
         """Queue a copy to the device and return at once. Both ranges must outlive the copy."""
         ...
 
+    def done(self, ticket: Ticket) -> bool:
+        """Return whether the copy is done, without waiting."""
+        ...
+
     def wait(self, ticket: Ticket) -> int:
         """Block until the copy is done, without the interpreter lock, and return the nanoseconds waited."""
         ...
@@ -255,10 +259,9 @@ class EmulatedDevice(_native.EmulatedDevice):
     The object is bound to one claim of the ledger behind `ledger_fd`; the caller keeps that descriptor and may close
     it afterwards. The constructor and every `move` raise DeviceError if the claim's epoch has ended.
 
-    Methods beyond the protocol: `done(ticket)` tests a copy without blocking, `drain()` waits for all copies, and
-    `close()` drains and ends the copying threads, as does the end of the process. `hook_address()` returns the
-    address of a `tensile_arena_hook` (native/arena_hook.h), by which a preloaded library allocates here for as long
-    as the process lives.
+    Methods beyond the protocol: `drain()` waits for all copies, and `close()` drains and ends the copying threads, as
+    does the end of the process. `hook_address()` returns the address of a `tensile_arena_hook`
+    (native/arena_hook.h), by which a preloaded library allocates here for as long as the process lives.
 
     `host_pool_bytes` limits this process; the ledger limits all processes together. In strict mode freed memory is
     filled with a pattern, and touching whole unallocated pages ends the process by SIGSEGV. A forked child does not

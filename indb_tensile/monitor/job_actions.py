@@ -48,6 +48,9 @@ ACTIONS: Mapping[str, ViewerAction] = {
     "priority": ViewerAction(
         statement="set_priority", values={"job": int, "priority": int}, done=lambda _: "The priority is changed."
     ),
+    "trace": ViewerAction(
+        statement="request_trace", values={"job": int}, done=lambda _: "The next iterations are being recorded."
+    ),
     "deploy": ViewerAction(
         statement="deploy",
         values={"model": str, "version": int},

@@ -260,3 +260,29 @@ select s.name, s.value, s.default_value, s.changed_at from tensile.setting_list 
 
 -- server_versions --
 select public.tensile_version() as catalog, current_setting('server_version') as postgresql;
+
+-- ask_trace --
+select public.tensile_trace(%(job)s, %(iterations)s, %(seconds)s, %(starts_in)s);
+
+-- own_device_jobs --
+select d.job_id, d.worker_id, w.host, w.device
+  from tensile.device_jobs as d
+  join tensile.jobs as j on j.job_id = d.job_id
+  join tensile.workers as w on w.worker_id = d.worker_id
+ where j.owner_oid = (select tensile.current_role_oid()) and j.installation = (select tensile.installation())
+   and j.state in ('starting', 'running') and not j.spec ? 'predict'
+   and coalesce(j.spec #>> '{architecture,type}', '') not in ('boosting', 'linear')
+ order by d.worker_id, d.job_id;
+
+-- trace_state --
+select j.state, j.phase, j.pause_requested as paused,
+       exists (select from tensile.traces as t
+                where t.job_id = j.job_id and t.recorded_at >= %(requested_at)s and t.recording is not null) as recorded
+  from tensile.jobs as j
+ where j.job_id = %(job)s;
+
+-- trace_recording --
+select t.recording from tensile.traces as t where t.job_id = %(job)s and t.recording is not null;
+
+-- request_trace --
+select public.tensile_trace(%(job)s::bigint);

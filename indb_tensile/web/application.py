@@ -4,6 +4,7 @@ import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -18,7 +19,7 @@ from starlette.staticfiles import StaticFiles
 
 from indb_tensile.catalog.connection import UnreachableError
 from indb_tensile.errors import MissingError, PrivilegeError, RequestError, TensileError
-from indb_tensile.monitor import live_figures
+from indb_tensile.monitor import job_trace, live_figures
 from indb_tensile.monitor.job_actions import ACTIONS, checked_values, perform
 from indb_tensile.monitor.viewer import Viewer, ViewerLostError
 from indb_tensile.web import listings
@@ -101,6 +102,7 @@ class _Application:
             Route("/api/jobs/{number:int}/live", self._watch_job, methods=["GET"]),
             Route("/api/jobs/{number:int}/memory", self._job_memory, methods=["GET"]),
             Route("/api/jobs/{number:int}/data", self._data_report, methods=["GET"]),
+            Route("/api/jobs/{number:int}/trace", self._trace, methods=["GET"]),
             Route("/api/listings/{name}", self._listing, methods=["GET"]),
             Route("/api/model", self._model, methods=["GET"]),
             Route("/api/figure/{name}", self._figure, methods=["GET"]),
@@ -253,6 +255,18 @@ class _Application:
             viewer, lambda: viewer.read(lambda c: live_figures.rows(c, "data_report", job=number))
         )
 
+    async def _trace(self, request: Request) -> Response:
+        """Send the newest trace of a job as a file. With `since`, the time of a request, say whether it is there."""
+        viewer, number = self._viewer(request), _number(request.path_params["number"], "job")
+        since = request.query_params.get("since")
+        if since is not None:
+            moment = _moment(since)
+            return await self._answer(viewer, lambda: viewer.read(lambda c: job_trace.trace_state(c, number, moment)))
+        text = await self._threads.run(viewer, lambda: viewer.act(lambda c: job_trace.trace_text(c, [number])))
+        name = job_trace.as_file_name(number)
+        headers = {"content-disposition": f'attachment; filename="{name}"'}
+        return Response(text, media_type="application/json", headers=headers)
+
     async def _listing(self, request: Request) -> Response:
         viewer = self._viewer(request)
         wanted = listings.request_of(request.path_params["name"], request.query_params.multi_items())
@@ -349,6 +363,16 @@ def _number(text: object, name: str) -> int:
     if not 0 <= number <= _MOST_NUMBER:
         raise RequestError(f"{name} is {str(text)[:40]!r}, and has to be a whole number")
     return number
+
+
+def _moment(text: str) -> datetime:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        moment = datetime.min
+    if moment.tzinfo is None:
+        raise RequestError(f"since is {text[:40]!r}, and has to be a time in ISO 8601 with its zone")
+    return moment
 
 
 def _name(text: str | None) -> str:

@@ -440,6 +440,25 @@ create table tensile.device_job_samples (
 );
 create index device_job_samples_job on tensile.device_job_samples (job_id, at);
 
+create table tensile.traces (
+  job_id bigint primary key references tensile.jobs on delete cascade,
+  iterations integer not null,
+  seconds double precision not null,
+  starts_at timestamptz not null,
+  requested_at timestamptz not null,
+  recording bytea,
+  recorded_at timestamptz,
+  constraint traces_are_short check (iterations between 1 and 1000 and seconds between 0 and 60),
+  constraint traces_are_bounded check (octet_length(recording) <= 33554432)
+);
+
+create table tensile.job_graphs (
+  job_id bigint primary key references tensile.jobs on delete cascade,
+  graph bytea not null,
+  written_at timestamptz not null default now(),
+  constraint job_graphs_are_bounded check (octet_length(graph) <= 8388608)
+);
+
 -- Registered networks -------------------------------------------------------------------------------------------
 
 create table tensile.networks (

@@ -88,6 +88,9 @@ class FakeDevice:
         self._check(host, size_bytes)
         return self._copy(address, host, size_bytes)
 
+    def done(self, ticket: Ticket) -> bool:
+        return self.wait(ticket) == 0
+
     def wait(self, ticket: Ticket) -> int:
         if ticket > self._tickets:
             raise InvariantError(f"copy {ticket} was never queued")

@@ -45,6 +45,9 @@ class MemoryDevice:
         """Do every queued copy."""
         self.wait(Ticket(self._tickets))
 
+    def done(self, ticket: Ticket) -> bool:
+        return not any(number == ticket for number, *_ in self.pending)
+
     def wait(self, ticket: Ticket) -> int:
         waited = 0
         while self.pending and self.pending[0][0] <= ticket:

@@ -22,6 +22,7 @@ from indb_tensile.messages import (
     Parked,
     TrainerLink,
 )
+from indb_tensile.scheduler.timing.recorded_iterations import PauseKind
 
 from .progress_writer import ProgressWriter
 
@@ -44,7 +45,8 @@ class ControllerOrders:
     """The orders to one job that trains. `save` saves a checkpoint and returns whether that succeeded.
 
     `steps_for` returns the steps with the workspaces of that correction, for which plans were made; None if the
-    runner has them. `join` makes the job a member of a round.
+    runner has them. `join` makes the job a member of a round. `pause` gets the kind and the start of each time in
+    which the job does not train.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class ControllerOrders:
         *,
         steps_for: Callable[[int], tuple[CapturedStep, ...] | None] = lambda _: None,
         join: Callable[[Seat], RoundMember] | None = None,
+        pause: Callable[[PauseKind, int], None] = lambda kind, start_ns: None,
     ) -> None:
         self._runner = runner
         self._link = link
@@ -67,6 +70,7 @@ class ControllerOrders:
         self._clock_s = clock_s
         self._steps_for = steps_for
         self._join = join
+        self._pause = pause
         self._job = progress_writer.job.job
 
     def follow(self) -> float:
@@ -88,11 +92,13 @@ class ControllerOrders:
         return parked_s
 
     def _adopt(self, order: Adopt) -> None:
+        start_ns = time.perf_counter_ns()
         steps = self._steps_for(order.correction)
         member = None if order.seat is None or self._join is None else self._join(order.seat)
         self._runner.adopt(order.plans, order.generation, order.grant_bytes, member, steps=steps)
         trim_heap()
         answer_adopted(self._link, self._job, self._runner)
+        self._pause(PauseKind.PLAN, start_ns)
 
     def _park(self, order: Park) -> float:
         """Leave the device, wait for the next plans and adopt them. Everything else of the job stays as it is.
@@ -100,7 +106,7 @@ class ControllerOrders:
         The generators of random numbers, the batch that was gathered ahead and the sums of the losses are in this
         process's own memory already.
         """
-        started_s = self._clock_s()
+        started_s, start_ns = self._clock_s(), time.perf_counter_ns()
         host_bytes = self._leave(order)
         trim_heap()
         log.info("job %s: parked %d bytes in %.3g s", self._job, host_bytes, self._clock_s() - started_s)
@@ -108,6 +114,7 @@ class ControllerOrders:
         message = self._inbox.next()
         if not isinstance(message, Adopt):
             raise _unexpected(message, "is parked")
+        self._pause(PauseKind.PARKED, start_ns)
         self._adopt(message)
         self._progress_writer.enter_again()
         self._progress_writer.signs.begin()
@@ -115,10 +122,11 @@ class ControllerOrders:
 
     def _leave_round(self, order: LeavePhases) -> float:
         """Leave the round, and wait for the next order. Until then a thread plays the job's part."""
-        started_s = self._clock_s()
+        started_s, start_ns = self._clock_s(), time.perf_counter_ns()
         self._runner.leave_round()
         self._link.send(LeftPhases(job=self._job, number=order.number))
         message = self._inbox.next()
+        self._pause(PauseKind.ROUND, start_ns)
         match message:
             case Adopt():
                 self._adopt(message)

@@ -32,6 +32,7 @@ from indb_tensile.learning.plateau import Plateau
 from indb_tensile.learning.preparation import Prepared
 from indb_tensile.learning.tensorstream import TensorSpec
 from indb_tensile.messages import Measured, TrainerLink
+from indb_tensile.scheduler.timing.recorded_iterations import PauseKind
 
 from ..captured_steps import CapturedSteps
 from .best_weights import BestWeights
@@ -44,6 +45,7 @@ from .memory_corrections import MemoryCorrections
 from .progress_writer import PROGRESS_S, ProgressWriter
 from .publication import Trained
 from .remaining import EVALUATION_SHARE, Position, Remaining, Work
+from .trace_recording import TraceRecording
 from .trial_rungs import EpochFigures, TrialRungs, published_figures
 
 log = logging.getLogger("trainer")
@@ -65,6 +67,7 @@ class EpochLoop:
     steps: CapturedSteps
     checkpointing: Checkpointing
     corrections: MemoryCorrections
+    traces: TraceRecording
     epochs_done: int = 0
     steps_done: int = 0  # of the epoch that is being trained
     early_stop: EarlyStop = field(init=False)
@@ -107,6 +110,7 @@ class EpochLoop:
             self._save_checkpoint_now,
             steps_for=self.corrections.steps_for,
             join=self.join,
+            pause=self.traces.pause,
         )
 
     def train(self) -> None:
@@ -120,8 +124,10 @@ class EpochLoop:
         with self._feed:
             while not self._ended:
                 loss = self._train_epoch()
-                self._close_epoch(loss)
-                self._pass_rung()
+                with self.traces.pausing(PauseKind.EPOCH):
+                    self._close_epoch(loss)
+                    self._pass_rung()
+        self.traces.end()
         if self.trial is not None:
             self.trial.complete(self.epochs_done, self._published)
         self.corrections.end()
@@ -164,6 +170,7 @@ class EpochLoop:
         example, sources = (prepared.train.example, prepared.train.y), self._sources.of_epoch(epoch)
         with closing(self._feed.batches(example, orders, sources)) as loaded:
             for step, (rows, (x, y)) in enumerate(loaded, self.steps_done):
+                self.traces.waited(self._feed.waiting.latest_s)
                 self._follow_orders()
                 started = time.monotonic() - self._feed.waiting.latest_s
                 at = epoch * per_epoch + step
@@ -178,6 +185,7 @@ class EpochLoop:
                 first_of_all = epoch == 0 and step == 0
                 progress = self._progress(step + 1, per_epoch, losses.mean())
                 self.progress_writer.report(progress, at_once=first_of_all)
+                self.traces.look()
         return losses.mean()
 
     def _close_epoch(self, loss: float) -> None:
@@ -266,6 +274,7 @@ class EpochLoop:
         if measured is None:
             return
         self._measured_at = now
+        self.steps.sampled_ns = measured.latency_ns
         self.link.send(
             Measured(
                 job=self.progress_writer.job.job,

@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import psycopg
@@ -61,6 +62,7 @@ class ProgressWriter:
         self._entries: deque[_QueuedWrite] = deque(maxlen=_MAX_ENTRIES)
         self._backoff = Backoff(first_s=FIRST_PAUSE_S, longest_s=LONGEST_PAUSE_S)
         self._retry_s = 0.0
+        self.trace_requested_at: datetime | None = None  # the owner's open request for a trace, at the last report
 
     def enter(self, phase: Phase) -> None:
         """Record that the job is in this phase now. Repeated calls with the same phase write once."""
@@ -91,7 +93,7 @@ class ProgressWriter:
             return
         self._due_s = now_s + PROGRESS_S
         kind = "epoch" if progress.figures else "progress"
-        self._put(kind, lambda c: jobs.report_progress(c, self.job.job, self.job.claim, progress))
+        self._put(kind, lambda c: self._report(c, progress))
 
     def tell(self, kind: str, detail: Mapping[str, Any]) -> None:
         """Add an event to the job's history."""
@@ -125,6 +127,9 @@ class ProgressWriter:
                 raise
             except (psycopg.Error, DatabaseError) as error:
                 log.warning("not written (%s): %s", entry.kind, server_message(error))
+
+    def _report(self, connection: Connection, progress: Progress) -> None:
+        self.trace_requested_at = jobs.report_progress(connection, self.job.job, self.job.claim, progress)
 
     def _put(self, kind: str, write: Callable[[Connection], Any]) -> None:
         if kind in ("phase", "progress"):  # only the latest entry of these kinds matters

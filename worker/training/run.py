@@ -9,6 +9,7 @@ import torch
 
 from indb_tensile import config
 from indb_tensile.catalog import searches
+from indb_tensile.catalog.traces import save_job_graph
 from indb_tensile.device.cuda import CudaDevice, CudaRegions
 from indb_tensile.device.hardware import (
     trim_heap,
@@ -22,6 +23,7 @@ from indb_tensile.executor.run.state import State
 from indb_tensile.job import Phase
 from indb_tensile.learning.preparation import Prepared
 from indb_tensile.messages import Adopt, Assign, Calibrate, Calibrated, Captured, LeftPhases, TrainerLink
+from indb_tensile.scheduler.document import Document
 
 from ..capture_files import CaptureFiles
 from ..captured_steps import CapturedSteps, optimizer_settings
@@ -38,6 +40,7 @@ from .publication import Trained, publish
 from .remaining import Position
 from .retrying_session import RetryingSession
 from .row_reading import RowReading, trainer_name
+from .trace_recording import TraceRecording
 from .training_events import tell_columns, tell_settings
 from .trial_rungs import TrialRungs
 
@@ -219,6 +222,12 @@ class TrainingRun:
                 runner=runner, steps=steps, scripted=steps.captured, link=self._link, progress_writer=progress_writer
             )
             corrections.start()
+
+            def document() -> Document:
+                latency_ns = steps.sampled_ns or steps.latency_ns[0]
+                return Document(name=self._job.spec.model, graph=steps.graphs[0], latency_ns=latency_ns)
+
+            progress_writer.remember(lambda c: save_job_graph(c, self._job.job, self._job.claim, document()))
             loop = EpochLoop(
                 prepared=prepared,
                 state=state,
@@ -229,6 +238,7 @@ class TrainingRun:
                 steps=steps,
                 checkpointing=Checkpointing(session.once, self._job, self._settings),
                 corrections=corrections,
+                traces=TraceRecording(runner, device, progress_writer, document),
                 trial=self._trial_rungs(session, prepared),
                 best_directory=Path(self._settings.swap_directory) if device.is_host else None,
                 join=lambda seat: self._join(seat, progress_writer, opened),

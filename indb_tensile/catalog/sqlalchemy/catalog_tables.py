@@ -285,6 +285,26 @@ data_reports = Table(
     Column("written_at", TIME, nullable=False),
 )
 
+traces = Table(
+    "traces",
+    metadata,
+    Column("job_id", BigInteger, ForeignKey("jobs.job_id"), primary_key=True),
+    Column("iterations", Integer, nullable=False),
+    Column("seconds", Double, nullable=False),
+    Column("starts_at", TIME, nullable=False),
+    Column("requested_at", TIME, nullable=False),
+    Column("recording", LargeBinary),
+    Column("recorded_at", TIME),
+)
+
+job_graphs = Table(
+    "job_graphs",
+    metadata,
+    Column("job_id", BigInteger, ForeignKey("jobs.job_id"), primary_key=True),
+    Column("graph", LargeBinary, nullable=False),
+    Column("written_at", TIME, nullable=False),
+)
+
 checkpoints = Table(
     "checkpoints",
     metadata,

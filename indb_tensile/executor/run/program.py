@@ -155,6 +155,7 @@ def bind(
         "movable": _movable,
         "cut": _cut,
         "gate": gate,
+        "ended": int,  # does nothing; a builtin costs the least
     }
     scope |= {f"c{i}": constant for i, constant in enumerate(program.constants)}
     scope |= {
@@ -171,6 +172,12 @@ def bind(
         _hoist(line, scope)
     program.plain = _compiled(program.plain_lines, scope, "plain")
     program.timed = _compiled(program.timed_lines, scope, "timed")
+
+
+def variant_of(program: Program, name: str, functions: Mapping[str, Any]) -> Iterate:
+    """Return the timed variant of a bound program with other functions of these names in its scope."""
+    assert program.timed is not None
+    return _compiled(program.timed_lines, program.timed.__globals__ | dict(functions), name)
 
 
 def _with_tensor_rate(call: Call) -> Any:
@@ -423,6 +430,8 @@ class _Writer:
 
     def _close(self) -> None:
         self._delete(tuple(self._live))
+        if self._timed:
+            self._emit("ended()")  # the last operator's end, which only recorded iterations note
         self._locate(len(self._wiring.turns))
         self._boundary(len(self._wiring.turns))
         self._clock(len(self._wiring.turns))

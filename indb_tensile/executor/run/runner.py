@@ -17,6 +17,7 @@ from indb_tensile.executor.latency.sampled_iterations import SampledIterations, 
 from indb_tensile.executor.run.cuda_graphs import Graphs, learning_rate_tensor
 from indb_tensile.executor.run.graph_cache import GraphCache
 from indb_tensile.executor.run.host_results import HostResults, Results
+from indb_tensile.executor.run.iteration_recorder import IterationRecorder
 from indb_tensile.executor.run.operator_excess import OperatorExcess
 from indb_tensile.executor.run.placer import Placer
 from indb_tensile.executor.run.program import Program, bind, compile_program, empty_carried
@@ -89,6 +90,7 @@ class Runner:
         self._excesses: dict[str, OperatorExcess] = {}  # by signature
         self._member: RoundMember | None = None
         self._graph_share = 1.0  # of an iteration's time operator by operator
+        self.recorder: IterationRecorder | None = None  # records every whole training iteration from now on
         self.generation = 0
 
     def adopt(
@@ -189,7 +191,8 @@ class Runner:
         program = self._program(StepKind.TRAINING, x)
         whole = program is self._programs[0]  # the last, smaller batch is not a sample of a full iteration
         self._iterations += whole
-        timed = whole and (self._iterations % self._sample_every == 0 or self._is_sample_due())
+        sampled = self._iterations % self._sample_every == 0 or self._is_sample_due()
+        timed = whole and (self.recorder is not None or sampled)
         (loss,) = self._run(program, x, y, lr, timed=timed)
         self._state.steps += 1
         return loss
@@ -365,6 +368,15 @@ class Runner:
 
     def _run_timed(self, program: Program, rate: float | torch.Tensor, returned: Results) -> None:
         assert program.timed is not None
+        if self.recorder is not None:
+            first, carried = self._state.steps == 0, self._carried
+            self.recorder.run(
+                program,
+                self.generation,
+                self._operator_clock,
+                lambda iterate, times, stalls: iterate(rate, first, carried, returned, times, stalls),
+            )
+            return
         count = len(program.wiring.turns)
         times, stalls = [0] * (count + 1), [0] * (count + 1)
         stall_ns = program.timed(rate, self._state.steps == 0, self._carried, returned, times, stalls)

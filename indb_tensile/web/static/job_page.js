@@ -1,5 +1,5 @@
 // One job: what it does, how it learns, which memory it has and by which plans, and what happened to it.
-import { act, ask, badge, bytes, content, el, facts, get, kept, milliseconds, number, seconds, sentence, show, table, time, title, trouble, watch } from "./page.js";
+import { act, ask, badge, bytes, content, el, facts, get, kept, milliseconds, number, say, seconds, sentence, show, table, time, title, trouble, watch } from "./page.js";
 import { LineChart } from "./charts.js";
 
 const job = Number(location.pathname.split("/").pop());
@@ -13,6 +13,7 @@ const priorityForm = el("form", { class: "row", "data-keep": "" },
   el("label", {}, "Priority ", el("input", { name: "priority", type: "number", value: 0, min: -1000, max: 1000, size: 6, required: true })), el("button", {}, "Change"));
 let memoryDrawn = 0;
 let priorityShown = null;
+let tracing = false;
 
 const jobLink = (number) => el("a", { href: `/jobs/${number}` }, `${number}`);
 const isActive = (j) => ["queued", "starting", "running"].includes(j.state);
@@ -22,6 +23,7 @@ function actions(j) {
   if (isActive(j)) {
     buttons.push(j.paused ? el("button", { type: "button", "data-act": "resume" }, "Resume") : el("button", { type: "button", "data-act": "pause" }, "Pause"));
     buttons.push(el("button", { type: "button", "data-act": "cancel", class: "danger", disabled: j.cancel_requested }, j.cancel_requested ? "Being cancelled" : "Cancel"));
+    if (j.phase === "training") buttons.push(el("button", { type: "button", "data-trace": "", disabled: tracing }, tracing ? "Recording …" : "Record a trace for Perfetto"));
     buttons.push(kept(priorityForm));
   } else if (["failed", "cancelled"].includes(j.state)) {
     buttons.push(el("button", { type: "button", "data-act": "retry" }, "Retry"));
@@ -96,6 +98,26 @@ async function drawMemory() {
     { label: "used", column: memory.used_bytes }, { label: "planned", column: memory.granted_bytes, dash: [6, 4] }]);
 }
 
+// Ask for a recording, wait until it is there, and save it as a file.
+async function recordTrace() {
+  const since = await act("trace", { job });
+  if (!since) return;
+  tracing = true;
+  try {
+    for (;;) {
+      const state = await get(`/api/jobs/${job}/trace`, { since });
+      if (state.recorded) break;
+      if (!["starting", "running"].includes(state.state)) { say("The job ended before an iteration was recorded."); return; }
+      await new Promise((resolve) => setTimeout(resolve, 500));
+    }
+    const link = el("a", { href: `/api/jobs/${job}/trace`, download: `job-${job}-trace.json` });
+    document.body.append(link);
+    link.click();
+    link.remove();
+    say("The trace is saved. Open it at ui.perfetto.dev.");
+  } catch (error) { say(sentence(error)); } finally { tracing = false; }
+}
+
 title(`Job ${job}`);
 watch(`/api/jobs/${job}/live`, (data) => {
   const j = data.job;
@@ -125,6 +147,7 @@ content.addEventListener("click", async (event) => {
     const result = await act(button.dataset.act, { job });
     if (button.dataset.act === "retry" && result) location.assign(`/jobs/${result}`);
   }
+  if (event.target.closest("button[data-trace]")) await recordTrace();
   if (event.target.closest("button[data-report]")) {
     const rows = await get(`/api/jobs/${job}/data`).catch((e) => { trouble(sentence(e)); return []; });
     report.replaceChildren(rows.length ? table("Report on the data", [

@@ -102,9 +102,9 @@ def test_a_swap_becomes_a_copy_out_a_free_a_copy_in_and_two_waits() -> None:
 
 def test_the_timed_variant_adds_only_clock_readings() -> None:
     program = _program("cnn", LIVENESS)
-    clock = re.compile(r"\s*(times|stalls)\[\d+\] = (clock\(\)|stall)")
+    clock = re.compile(r"\s*(times|stalls)\[\d+\] = (clock\(\)|stall)|\s*ended\(\)")
     assert tuple(line for line in program.timed_lines if not clock.fullmatch(line)) == program.plain_lines
-    assert len(program.timed_lines) - len(program.plain_lines) == 2 * (len(program.step.graph.operators) + 1)
+    assert len(program.timed_lines) - len(program.plain_lines) == 2 * (len(program.step.graph.operators) + 1) + 1
 
 
 def test_a_plan_against_the_rules_does_not_compile() -> None:

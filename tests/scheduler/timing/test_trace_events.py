@@ -46,7 +46,13 @@ def test_operators_copies_and_waits_have_rows_of_their_own() -> None:
         (1, "first", 0.0, 1.0, {"operator": 0, "stage": "forward", "recomputed": False, "workspace_bytes": 0}),
         (3, "swap out of p", 1.0, 0.5, {"operator": 1, "stage": "forward", "tensor": 0, "size_bytes": 100}),
         (2, "late swap-out of p", 1.0, 0.5, {"operator": 1, "stage": "forward", "tensor": 0, "size_bytes": 100}),
-        (1, "make", 1.5, 0.001, {"operator": 2, "stage": "forward", "recomputed": True, "workspace_bytes": 7}),
+        (
+            1,
+            "make (recomputed)",
+            1.5,
+            0.001,
+            {"operator": 2, "stage": "forward", "recomputed": True, "workspace_bytes": 7},
+        ),
         (4, "swap in of p", 1.5, 2.0, {"operator": 2, "stage": "forward", "tensor": 0, "size_bytes": 100}),
         (2, "upload", 3.5, 0.001, {"operator": 3, "stage": "backward"}),
     ]
