@@ -57,7 +57,10 @@ class Settings:
     """The settings of one controller, its trainers and its service. Raises RequestError for a value out of range.
 
     Device. `device` is `auto` (a usable GPU if there is one, else `cpu`), `cpu` (this machine's memory and processor,
-    at full speed), `cuda` or `cuda:1` (that GPU and no other), or `emulated` (an imitation of a GPU, for tests).
+    at full speed), `cuda` or `cuda:1` (that GPU and no other), or `emulated` (an imitation of a GPU, for tests;
+    `emulated:1` names one of several). `devices` controllers share this machine, each with a device of its own, and
+    each takes that part of the machine's memory and processors; `tensile up` starts one for each, and with 0 one for
+    each usable GPU.
     `budget_bytes` is the part of the device's `capacity_bytes` that jobs may use together. On `cpu`, tensors are
     swapped out to a file in `swap_directory`, which must be on a disk; empty means `swap` in `state_dir`. The file
     grows to at most `host_pool_bytes`. The emulated device imitates the GPU that `emulate` names
@@ -103,6 +106,7 @@ class Settings:
     read_limit_bytes: int = 0  # memory of a trainer for the rows of a table; 0: half of the machine's or container's
     rows_directory: str = ""  # for the rows of tables that exceed that memory; empty: rows in state_dir
     device: str = "auto"
+    devices: int = 1
     capacity_bytes: int = 2 * GIB  # unset, these three come from the device, except for the emulated one
     budget_bytes: int = 2 * GIB
     region_bytes: int = MIB  # a multiple of a page of memory
@@ -250,6 +254,7 @@ _KINDS: dict[str, str] = {
     "read_limit_bytes": "a size",
     "rows_directory": "a directory",
     "device": "a kind of device",
+    "devices": "a whole number",
     "capacity_bytes": "a size",
     "budget_bytes": "a size",
     "region_bytes": "a size",
@@ -297,6 +302,7 @@ _KINDS: dict[str, str] = {
 
 _RANGES: dict[str, tuple[float, float]] = {
     "read_limit_bytes": (0, 16 * 1024 * GIB),
+    "devices": (0, 64),
     "capacity_bytes": (MIB, 1024 * GIB),
     "budget_bytes": (1, 1024 * GIB),
     "region_bytes": (4096, GIB),
@@ -326,7 +332,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "torch_threads": (0, 1024),
 }
 
-_DEVICE = re.compile(r"auto|cpu|emulated|cuda(:\d{1,2})?")
+_DEVICE = re.compile(r"auto|cpu|(emulated|cuda)(:\d{1,2})?")
 
 _CHOICES = {"policy": POLICIES, "sharing": SHARING, "checkpoint_store": CHECKPOINT_STORES, "log_level": LOG_LEVELS}
 

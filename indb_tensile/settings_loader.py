@@ -48,7 +48,11 @@ def load(environ: Mapping[str, str], file_text: str | None = None) -> Settings:
     values = _read_values(environ, file_text)
     if "capacity_bytes" in values and "budget_bytes" not in values:
         values["budget_bytes"] = values["capacity_bytes"]
-    if "budget_bytes" in values and "capacity_bytes" not in values and values.get("device") != "emulated":
+    if (
+        "budget_bytes" in values
+        and "capacity_bytes" not in values
+        and not str(values.get("device")).startswith("emulated")
+    ):
         # The device's memory is not known yet. The default capacity is the emulated device's, and must not bound
         # the budget of another device.
         values["capacity_bytes"] = max(Settings().capacity_bytes, values["budget_bytes"])

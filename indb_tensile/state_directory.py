@@ -1,15 +1,16 @@
 """Chooses the state directory of the embedded database and controller, and names the files in it.
 
 The directory is that of the setting `state_dir`, else in the checkout, unless the database's system user cannot enter
-that. It holds the cluster (`data`, `run`), the directory of the service's socket (`service`), and the controller's
-process id, settings and log, and the traceback of a bug in a command. Besides its virtual environment and caches, a
-checkout writes only this directory.
+that. It holds the cluster (`data`, `run`), the directory of the service's socket (`service`), the process id,
+settings and log of the controller of each device, and the traceback of a bug in a command. Besides its virtual
+environment and caches, a checkout writes only this directory.
 """
 
 import fcntl
 import hashlib
 import os
 import pwd
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -33,7 +34,34 @@ _FOLDER = ".tensile"
 _OF_ROOT = "/var/lib"
 _OF_OTHERS = "/var/tmp"  # noqa: S108 - check_owner() refuses another user's directory
 _KEPT_PLACE = "it was created there when .tensile was unsuitable"
+_PID = re.compile(r"controller-([1-9]\d?)\.pid")
 _SERVICE_SOCKET = "0123456789ab-999999999.sock"  # a socket name of the greatest length
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerFiles:
+    """The files of one embedded controller. The device `number` counts from 0, as GPUs do."""
+
+    directory: Path
+    number: int = 0
+
+    @property
+    def pid(self) -> Path:
+        """The file with the running controller's process id, its start time and the digest of its settings."""
+        return self._path("pid")
+
+    @property
+    def log(self) -> Path:
+        """The log of the controller, its trainers and its service."""
+        return self._path("log")
+
+    @property
+    def settings(self) -> Path:
+        """All settings (TOML) with which the running controller was started."""
+        return self._path("toml")
+
+    def _path(self, suffix: str) -> Path:
+        return self.directory / (f"controller-{self.number}.{suffix}" if self.number else f"controller.{suffix}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,25 +71,24 @@ class StateDirectory:
     directory: Path
     reason: str = ""
 
-    @property
-    def controller_pid(self) -> Path:
-        """The file with the running controller's process id, its start time and the digest of its settings."""
-        return self.directory / "controller.pid"
+    def controller(self, number: int = 0) -> "ControllerFiles":
+        """Return the files of the controller of this machine's device `number`."""
+        return ControllerFiles(directory=self.directory, number=number)
 
-    @property
-    def controller_log(self) -> Path:
-        """The log of the controller, its trainers and its service."""
-        return self.directory / "controller.log"
+    def controllers(self) -> tuple["ControllerFiles", ...]:
+        """Return the files of the controllers that were started here and not stopped, by number.
+
+        The first one is always among them.
+        """
+        numbers = {
+            int(match[1]) for path in self.directory.glob("controller-*.pid") if (match := _PID.match(path.name))
+        }
+        return tuple(self.controller(number) for number in sorted({0} | numbers))
 
     @property
     def settings(self) -> Path:
         """The settings (TOML) that options of `tensile up` have set."""
         return self.directory / "settings.toml"
-
-    @property
-    def running_settings(self) -> Path:
-        """All settings (TOML) with which the running controller was started."""
-        return self.directory / "controller.toml"
 
     @property
     def service(self) -> Path:

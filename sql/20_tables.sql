@@ -308,6 +308,7 @@ create table tensile.workers (
   took_leave boolean not null default false,
   entering integer not null default 2,
   holdup text,
+  device_name text,
   constraint workers_lease_is_positive check (lease_s > 0),
   constraint workers_have_slots check (slots > 0),
   constraint workers_let_jobs_enter check (entering > 0),
@@ -341,6 +342,8 @@ comment on column tensile.workers.entering is
   'most jobs of one owner that the worker reads, captures and plans at once; further jobs of that owner stay queued';
 comment on column tensile.workers.holdup is
   'why the worker claims no further job now, in words; null if it claims jobs';
+comment on column tensile.workers.device_name is
+  'the device among those of its host: cpu, cuda:1, emulated, or emulated:1; null for a controller of release 0.1';
 
 -- The queue --------------------------------------------------------------------------------------------------
 

@@ -16,6 +16,53 @@ create function tensile.why_not_trained(owner oid, stored_name name) returns tex
 comment on function tensile.why_not_trained(oid, name) is
   'returns the error message of a job whose owner may no longer train';
 
+-- The work left on a device is the time until its present jobs are done: jobs side by side share the device, so k of
+-- them that would each take e more seconds are done after about the mean of e. Jobs whose end is not foretold yet count
+-- as an average job does. With one job for each claim, giving it to the device with the least work left is Graham's list
+-- scheduling, whose makespan is less than twice the best. Devices count as equally fast.
+create function tensile.work_left() returns table (worker_id bigint, work_s double precision, accepts boolean)
+  language sql stable rows 5
+  set search_path = pg_catalog, pg_temp
+as $$
+  with active as (
+    select j.worker_id, j.phase::text as phase, j.state,
+           case when j.state = 'running' and p.eta is not null
+                then greatest(extract(epoch from p.eta - now()), 0)::double precision end as left_s
+      from tensile.jobs as j left join tensile.job_progress as p on p.job_id = j.job_id
+     where j.worker_id is not null and not j.pause_requested
+  ), average as (
+    select coalesce(avg(a.left_s), 60) as left_s from active as a  -- at first a minute, as good as any other guess
+  ), loads as (
+    select a.worker_id, count(*) as jobs, count(*) filter (where a.state = 'running') as running,
+           count(*) filter (where a.state = 'starting' and a.phase is distinct from 'waiting for memory') as entering,
+           sum(coalesce(a.left_s, v.left_s)) as left_s
+      from active as a cross join average as v group by a.worker_id
+  )
+  select w.worker_id, coalesce(l.left_s / greatest(l.running, 1), 0),
+         w.holdup is null and coalesce(l.jobs, 0) < w.slots and coalesce(l.entering, 0) < w.entering
+           and w.version = tensile.catalog_version()
+           and w.heartbeat_at > now() - make_interval(secs => w.lease_s)
+    from tensile.workers as w left join loads as l on l.worker_id = w.worker_id
+   where w.stopped_at is null
+$$;
+comment on function tensile.work_left() is
+  'returns for each worker the seconds until its present jobs are done, about, and whether it would claim another job now';
+
+create function tensile.better_worker(worker bigint) returns bigint
+  language sql stable
+  set search_path = pg_catalog, pg_temp
+as $$
+  with loads as (select l.worker_id, l.work_s, l.accepts from tensile.work_left() as l)
+  select other.worker_id
+    from loads as mine join loads as other
+      on other.worker_id <> mine.worker_id and other.accepts
+     and other.work_s + greatest(1, mine.work_s / 10) <= mine.work_s  -- a margin, as forecasts are not exact
+   where mine.worker_id = better_worker.worker
+   order by other.work_s, other.worker_id limit 1
+$$;
+comment on function tensile.better_worker(bigint) is
+  'returns the worker that would be done with one more job earlier than this worker, by a margin; null if there is none';
+
 -- The enable_… settings make the planner find the next job by walking an index in its order, and not by sorting the
 -- whole queue. The statistics of a queue are always out of date, so the planner must not decide by them.
 --
@@ -24,7 +71,12 @@ comment on function tensile.why_not_trained(oid, name) is
 -- neither on the number of queued jobs nor on the number of jobs that are passed over.
 --
 -- A job whose owner may no longer train is never handed out: all queued jobs of that role fail, in portions of 1000.
-create function tensile.claim_job(worker bigint, passed_over oid[] default '{}') returns setof tensile.jobs
+--
+-- With `defers` the worker leaves the job to a better worker (tensile.better_worker()), and gets the queued row as it is,
+-- unless it has waited long enough for another worker to claim the job `waited_for`.
+create function tensile.claim_job(
+  worker bigint, passed_over oid[] default '{}', defers boolean default false, waited_for bigint default null
+) returns setof tensile.jobs
   language plpgsql volatile
   set search_path = pg_catalog, pg_temp
   set enable_sort = off
@@ -91,6 +143,10 @@ begin
       return;
     end if;
   end if;
+  if defers and next_job is distinct from waited_for and tensile.better_worker(claim_job.worker) is not null then
+    return query select j.* from tensile.jobs as j where j.job_id = next_job;
+    return;
+  end if;
   return query
   update tensile.jobs as j
      set state = 'starting', phase = null, attempt = j.attempt + 1, worker_id = claim_job.worker,
@@ -101,10 +157,11 @@ begin
   returning j.*;
 end
 $$;
-comment on function tensile.claim_job(bigint, oid[]) is
+comment on function tensile.claim_job(bigint, oid[], boolean, bigint) is
   'claims a job for a worker: that of the owner whose turn it is, among the owners whose quotas allow another job and '
   'that are not passed over, and of that owner''s queued jobs the oldest of the highest priority that is not paused; '
-  'workers never wait for each other''s jobs';
+  'workers never wait for each other''s jobs. With defers, and if another worker would be done earlier, returns the '
+  'queued job without claiming it, unless it is the job that the worker has waited for';
 
 -- Interruptions -----------------------------------------------------------------------------------------------
 
@@ -386,7 +443,7 @@ create trigger jobs_changed after update on tensile.jobs
   referencing old table as before_change new table as after_change
   for each statement execute function tensile.record_job_changes();
 
-revoke execute on function tensile.may_train(oid), tensile.why_not_trained(oid, name), tensile.claim_job(bigint, oid[]),
-  tensile.back_off(integer), tensile.after_interruption(tensile.jobs, text, text, timestamptz, double precision),
+revoke execute on function tensile.may_train(oid), tensile.why_not_trained(oid, name), tensile.claim_job(bigint, oid[], boolean, bigint),
+  tensile.work_left(), tensile.better_worker(bigint), tensile.back_off(integer), tensile.after_interruption(tensile.jobs, text, text, timestamptz, double precision),
   tensile.cancel_queued_job(), tensile.spec_fault(jsonb), tensile.check_request(), tensile.notify_enqueued(),
   tensile.record_job_changes() from public;

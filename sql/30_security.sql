@@ -187,7 +187,8 @@ create policy artifacts_administered on tensile.artifacts for select to tensile_
 
 grant select on all tables in schema tensile to tensile_worker;
 grant usage on sequence tensile.claim_seq to tensile_worker;
-grant execute on function tensile.back_off(integer), tensile.claim_job(bigint, oid[]),
+grant execute on function tensile.back_off(integer), tensile.claim_job(bigint, oid[], boolean, bigint),
+  tensile.work_left(), tensile.better_worker(bigint),
   tensile.after_interruption(tensile.jobs, text, text, timestamptz, double precision), tensile.may_train(oid),
   tensile.why_not_trained(oid, name) to tensile_worker;
 grant update (state, phase, attempt, faults, interruptions, interrupted, progress_at, last_death_phase, threads, claim,

@@ -45,11 +45,12 @@ select j.job_id, j.model_name as model, coalesce(r.rolname, j.owner_name) as own
                   else 0 end, 1) as percent,
        p.loss, p.valid_loss, p.metric_name, p.metric, p.samples_per_s, p.eta,
        d.used_bytes, d.granted_bytes, v.budget_bytes as device_budget_bytes, j.worker_id, p.updated_at, p.eta_earliest,
-       j.pause_requested as paused
+       j.pause_requested as paused, w.host, w.device_name
   from tensile.jobs as j
   left join tensile.job_progress as p on p.job_id = j.job_id
   left join tensile.device_jobs as d on d.job_id = j.job_id and d.worker_id = j.worker_id
   left join tensile.devices as v on v.worker_id = j.worker_id
+  left join tensile.workers as w on w.worker_id = j.worker_id
   left join pg_catalog.pg_roles as r on r.oid = j.owner_oid and j.installation = (select tensile.installation())
  where j.state in ('starting', 'running') and not j.spec ? 'predict';
 comment on view tensile.stat_progress_train is 'active trainings and their progress';
@@ -76,9 +77,10 @@ select j.job_id, j.model_name as model, coalesce(r.rolname, j.owner_name) as own
        j.cancel_requested, v.number as version, v.metric_name, v.metric,
        j.error_sqlstate, j.error_message, j.error_detail, j.error_hint, j.faults, j.interruptions, v.not_deployed,
        j.threads, j.pause_requested and j.finished_at is null as paused, j.depends_on, j.retry_of,
-       j.search_id
+       j.search_id, j.worker_id, w.host, w.device_name
   from tensile.jobs as j
   left join tensile.model_versions as v on v.version_id = j.version_id
+  left join tensile.workers as w on w.worker_id = j.worker_id
   left join pg_catalog.pg_roles as r on r.oid = j.owner_oid and j.installation = (select tensile.installation());
 comment on view tensile.stat_jobs is 'all jobs: queued, active and ended, with results and errors';
 
@@ -179,7 +181,8 @@ select d.worker_id, w.host, d.kind as device,
        w.stopped_at is null and w.heartbeat_at > now() - make_interval(secs => w.lease_s) as alive,
        coalesce(a.jobs, 0) as jobs, d.capacity_bytes, d.budget_bytes, d.granted_bytes, d.used_bytes,
        round(100.0 * d.used_bytes / nullif(d.budget_bytes, 0), 1) as percent_used,
-       d.high_water_bytes, d.host_bytes, d.busy_percent, d.memory_busy_percent, d.outside_bytes, d.updated_at
+       d.high_water_bytes, d.host_bytes, d.busy_percent, d.memory_busy_percent, d.outside_bytes, d.updated_at,
+       w.device_name
   from tensile.devices as d
   join tensile.workers as w on w.worker_id = d.worker_id
   left join tensile.active_jobs() as a on a.worker_id = d.worker_id;
@@ -208,7 +211,7 @@ create view tensile.stat_workers with (security_invoker) as
 select w.worker_id, w.host, w.pid, w.device, w.version, w.service_name,
        w.stopped_at is null and w.heartbeat_at > now() - make_interval(secs => w.lease_s) as alive,
        coalesce(a.jobs, 0) as jobs, make_interval(secs => w.lease_s) as lease, w.started_at, w.heartbeat_at,
-       w.stopped_at
+       w.stopped_at, w.device_name
   from tensile.workers as w
   left join tensile.active_jobs() as a on a.worker_id = w.worker_id;
 comment on view tensile.stat_workers is 'controllers, running and stopped';
@@ -361,6 +364,13 @@ comment on column tensile.stat_queue.enqueued_at is 'time when the job was enque
 comment on column tensile.stat_queue.waiting is 'time since the job was enqueued';
 comment on column tensile.stat_progress_train.paused is
   'true if the job is to be paused; once it has left the device, its phase is paused';
+comment on column tensile.stat_jobs.worker_id is 'worker that has the job; null if none has';
+comment on column tensile.stat_jobs.host is 'host of that worker';
+comment on column tensile.stat_jobs.device_name is
+  'device of that worker among those of its host: cpu, cuda:1, emulated, or emulated:1';
+comment on column tensile.stat_progress_train.host is 'host of the worker';
+comment on column tensile.stat_progress_train.device_name is
+  'device of the worker among those of its host: cpu, cuda:1, emulated, or emulated:1';
 comment on column tensile.stat_jobs.paused is 'true if the job must not train until tensile_resume';
 comment on column tensile.stat_device.worker_id is 'worker of the device';
 comment on column tensile.stat_device.host is 'host of the device';
@@ -380,6 +390,8 @@ comment on column tensile.stat_device.memory_busy_percent is
   'percentage of time in which the GPU''s memory was read or written, according to its driver';
 comment on column tensile.stat_device.outside_bytes is 'memory in use on the device outside the memory that jobs share';
 comment on column tensile.stat_device.updated_at is 'time when the row was last written';
+comment on column tensile.stat_device.device_name is
+  'the device among those of its host: cpu, cuda:1, emulated, or emulated:1';
 comment on column tensile.stat_device_jobs.worker_id is 'worker of the device';
 comment on column tensile.stat_device_jobs.job_id is 'number of the job';
 comment on column tensile.stat_device_jobs.model is 'model that the job trains';
@@ -412,6 +424,8 @@ comment on column tensile.stat_workers.lease is 'time without a heartbeat after 
 comment on column tensile.stat_workers.started_at is 'time of registration';
 comment on column tensile.stat_workers.heartbeat_at is 'time of the last heartbeat';
 comment on column tensile.stat_workers.stopped_at is 'time when the worker left or was declared dead';
+comment on column tensile.stat_workers.device_name is
+  'its device among those of its host: cpu, cuda:1, emulated, or emulated:1';
 comment on column tensile.stat_sharing.job_id is 'number of the job';
 comment on column tensile.stat_sharing.model is 'model that the job trains';
 comment on column tensile.stat_sharing.owner is 'owner of the job';

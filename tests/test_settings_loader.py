@@ -36,6 +36,7 @@ def test_every_setting_can_be_given_by_its_variable() -> None:
         read_limit_bytes=1 << 30,
         rows_directory="/var/rows",
         device="emulated",
+        devices=2,
         capacity_bytes=1 << 30,
         budget_bytes=1 << 29,
         region_bytes=1 << 16,

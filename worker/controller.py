@@ -48,6 +48,7 @@ from indb_tensile.device.backend import (
     Emulated,
     choose,
     fit_to_gpu,
+    is_emulated,
     kind_of,
     named,
     torch_architectures,
@@ -108,13 +109,14 @@ def _run(settings: Settings) -> None:
     """Build all objects, run the loop, and take the objects down again, whatever happens."""
     chosen = _choose_device(settings)
     set_names = settings_loader.configured_names(os.environ)
+    device_name = settings.device if isinstance(chosen, Emulated) else named(chosen)
     settings = _settings_for(chosen, settings)
     kind = kind_of(settings.device, settings.threads)
     mailbox: Mailbox[Mail] = Mailbox()
     with ExitStack() as stack:
         refuse_pooled_sessions(settings.dsn)
-        records = stack.enter_context(closing(_connect_catalog(settings, kind, "controller")))
-        pulse = stack.enter_context(closing(_connect_catalog(settings, kind, "heartbeat")))
+        records = stack.enter_context(closing(_connect_catalog(settings, kind, device_name, "controller")))
+        pulse = stack.enter_context(closing(_connect_catalog(settings, kind, device_name, "heartbeat")))
         link = _measure_link(settings, records)
         contention = _contention(settings, records)  # before this process takes the device's memory
         settings = replace(
@@ -288,7 +290,7 @@ def _fit_to_free_memory(gpu: Gpu, settings: Settings, set_names: frozenset[str])
 
 def _choose_device(settings: Settings) -> Chosen:
     """Choose the device and log the choice. Raises DeviceError if the configured device is not available."""
-    probed = settings.device not in (CPU, EMULATED)
+    probed = settings.device != CPU and not is_emulated(settings.device)
     gpus = probe() if probed else NoGpu(why=Absence.NO_DEVICE, reason="", hint="")
     chosen = choose(settings.device, gpus, torch_cuda(), torch_architectures)
     match chosen:
@@ -403,13 +405,14 @@ def _environment(settings: Settings) -> dict[str, str]:
     return {k: v for k, v in os.environ.items() if k != config.CONFIG_VARIABLE} | settings.environment()
 
 
-def _connect_catalog(settings: Settings, kind: str, purpose: str) -> CatalogRecords:
+def _connect_catalog(settings: Settings, kind: str, device_name: str, purpose: str) -> CatalogRecords:
     return CatalogRecords(
         settings.dsn,
         application_name=f"tensile {purpose}",
         host=socket.gethostname(),
         pid=os.getpid(),
         device_kind=kind,
+        device_name=device_name,
         policy=settings.policy,
         lease_s=settings.lease_s,
         interrupted_s=settings.interrupted_s,

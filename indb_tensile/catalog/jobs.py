@@ -85,18 +85,41 @@ class UnreadableJob:
     error: RequestError
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeferredJob:
+    """A queued job that is left to another worker, which would be done with it earlier."""
+
+    job: JobId
+
+
 def claim_job(
-    connection: Connection, worker: WorkerId, passed_over: Collection[int] = ()
-) -> ClaimedJob | UnreadableJob | None:
+    connection: Connection,
+    worker: WorkerId,
+    passed_over: Collection[int] = (),
+    *,
+    defers: bool = False,
+    waited_for: JobId | None = None,
+) -> ClaimedJob | UnreadableJob | DeferredJob | None:
     """Claim the next job of the queue for this worker. Returns None if there is none.
+
+    With `defers` the job is left to a worker that would be done with it earlier, unless it is `waited_for`: nobody
+    waits for long for a worker that does not come.
 
     Jobs of the owners in `passed_over` (oids) stay in the queue. The call runs one statement and decodes at most one
     specification, because a user may have enqueued any number of unreadable ones.
     """
-    row = connection.execute(query("claim_job"), {"worker": worker, "passed_over": list(passed_over)}).fetchone()
+    parameters = {
+        "worker": worker,
+        "passed_over": list(passed_over),
+        "defers": defers,
+        "waited_for": waited_for,
+    }
+    row = connection.execute(query("claim_job"), parameters).fetchone()
     if row is None:
         return None
-    job, claim, attempt, owner_oid, limit_bytes, weight, threads, priority, worked_s, spec = row
+    job, claim, attempt, owner_oid, limit_bytes, weight, threads, priority, worked_s, spec, deferred = row
+    if deferred:
+        return DeferredJob(job=JobId(job))
     decoded = _decoded(job, spec)
     if isinstance(decoded, RequestError):
         return UnreadableJob(job=JobId(job), claim=ClaimToken(claim), owner_oid=owner_oid, error=decoded)
@@ -114,6 +137,11 @@ def claim_job(
     )
 
 
+def offer_job(connection: Connection, job: JobId) -> None:
+    """Make all controllers look at the queue, because this one has left the job to another."""
+    connection.execute(query("offer_job"), {"job": job})
+
+
 def register_worker(
     connection: Connection,
     *,
@@ -121,6 +149,7 @@ def register_worker(
     pid: int,
     device_kind: str,
     lease_s: float,
+    device_name: str | None = None,
     slots: int = 8,
     entering: int = 2,
     threads: int = 1,
@@ -128,7 +157,8 @@ def register_worker(
     """Register a new worker, with its first heartbeat.
 
     The worker runs at most `slots` jobs at once, and prepares at most `entering` jobs of one owner at once. Jobs that
-    this worker is the first to start run on `threads` threads.
+    this worker is the first to start run on `threads` threads. `device_name` tells the device from others of its kind
+    on this host.
 
     In a copy of another database, the call also assigns the copied rows to the roles of the same names.
     """
@@ -138,6 +168,7 @@ def register_worker(
         "host": host,
         "pid": pid,
         "device": device_kind,
+        "device_name": device_name,
         "version": VERSION,
         "lease_s": lease_s,
         "slots": slots,

@@ -47,8 +47,8 @@ select pg_catalog.set_config('tensile.probe', %(mark)s, false)
 select coalesce(pg_catalog.current_setting('tensile.probe', true), '')
 
 -- register_worker --
-insert into tensile.workers (host, pid, device, version, lease_s, slots, entering, threads)
-values (%(host)s, %(pid)s, %(device)s, %(version)s, %(lease_s)s, %(slots)s, %(entering)s, %(threads)s)
+insert into tensile.workers (host, pid, device, device_name, version, lease_s, slots, entering, threads)
+values (%(host)s, %(pid)s, %(device)s, %(device_name)s, %(version)s, %(lease_s)s, %(slots)s, %(entering)s, %(threads)s)
 returning worker_id
 
 -- record_holdup --
@@ -124,9 +124,14 @@ set local lock_timeout = '2s'
 
 -- claim_job --
 select j.job_id, j.claim, j.attempt, j.owner_oid, q.bytes, q.weight, j.threads, j.priority,
-       (select coalesce(max(t.worked_s), 0) from tensile.trial_results as t where t.job_id = j.job_id), j.spec::text
-  from tensile.claim_job(%(worker)s, %(passed_over)s::oid[]) as j
+       (select coalesce(max(t.worked_s), 0) from tensile.trial_results as t where t.job_id = j.job_id), j.spec::text,
+       j.worker_id is null
+  from tensile.claim_job(%(worker)s, %(passed_over)s::oid[], %(defers)s, %(waited_for)s) as j
   left join lateral tensile.quota_of(j.owner_oid) as q on true
+
+-- offer_job --
+-- Makes all controllers look at the queue, as the enqueuing of the job did.
+select pg_catalog.pg_notify('tensile', 'queued ' || %(job)s::bigint)
 
 -- settle_dependents --
 select tensile.settle_all_dependents()

@@ -1,4 +1,4 @@
-"""Starts, finds and stops the embedded controller, a background process whose id is stored in a file."""
+"""Starts, finds and stops an embedded controller, a background process whose id is stored in a file."""
 
 import os
 import select
@@ -6,12 +6,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from indb_tensile.controller.logrotation import numbered
 from indb_tensile.errors import UnavailableError
-from indb_tensile.state_directory import StateDirectory
+from indb_tensile.state_directory import ControllerFiles
 
 _STOP_S = 30.0
 
@@ -24,27 +25,27 @@ class Daemon:
     made_from: str
 
 
-def running(place: StateDirectory) -> Daemon | None:
-    """Return the running controller of this state directory, or None.
+def running(files: ControllerFiles) -> Daemon | None:
+    """Return the running controller of these files, or None.
 
     The start time of the process is compared, because another process may have the recorded id.
     """
-    daemon, started = _recorded(place) or (None, None)
+    daemon, started = _recorded(files) or (None, None)
     return daemon if daemon is not None and _started(daemon.pid) == started else None
 
 
-def crashed(place: StateDirectory) -> Daemon | None:
+def crashed(files: ControllerFiles) -> Daemon | None:
     """Return the controller that ended without `stop`, because it was killed or failed; None if there is none."""
-    daemon, started = _recorded(place) or (None, None)
+    daemon, started = _recorded(files) or (None, None)
     return daemon if daemon is not None and _started(daemon.pid) != started else None
 
 
-def start(place: StateDirectory, environment: Mapping[str, str], made_from: str) -> Daemon:
+def start(files: ControllerFiles, environment: Mapping[str, str], made_from: str) -> Daemon:
     """Start a controller in a session of its own. It appends to its log file and rotates it.
 
     `environment` is the complete environment of the process.
     """
-    with place.controller_log.open("a") as log:
+    with files.log.open("a") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "indb_tensile.worker.controller"],
             env=dict(environment),
@@ -54,20 +55,28 @@ def start(place: StateDirectory, environment: Mapping[str, str], made_from: str)
             start_new_session=True,
             cwd="/",
         )
-    place.controller_pid.write_text(f"{process.pid} {_started(process.pid)} {made_from}\n")
+    files.pid.write_text(f"{process.pid} {_started(process.pid)} {made_from}\n")
     return Daemon(pid=process.pid, made_from=made_from)
 
 
-def stop(place: StateDirectory) -> bool:
-    """Ask the controller to end, and wait until it has ended. Returns False if none was running.
+def stop(*controllers: ControllerFiles) -> bool:
+    """Ask the controllers to end, and wait until all have ended. Returns False if none was running.
 
-    The controller is never killed, so that it can hand its jobs back. Raises UnavailableError if it does not end.
+    All are asked before the first one is awaited, so that none claims the jobs that another one returns to the queue.
+    A controller is never killed, so that it can hand its jobs back. Raises UnavailableError if one does not end.
     """
-    daemon = running(place)
-    if daemon is not None:
-        _end(place, daemon.pid)
-    place.controller_pid.unlink(missing_ok=True)
-    return daemon is not None
+    running_ones = [(files, daemon.pid) for files in controllers if (daemon := running(files)) is not None]
+    with ExitStack() as stack:
+        asked = [(files, pid, _ask_to_end(pid, stack)) for files, pid in running_ones]
+        for files, pid, descriptor in asked:
+            if descriptor is not None and not select.select([descriptor], [], [], _STOP_S)[0]:
+                raise UnavailableError(
+                    f"the controller (process {pid}) did not end within {_STOP_S:.0f} s",
+                    hint=f"read {files.log}, then end it with: kill -9 {pid}",
+                )
+    for files in controllers:
+        files.pid.unlink(missing_ok=True)
+    return bool(running_ones)
 
 
 def size(log: Path) -> int:
@@ -87,31 +96,27 @@ def tail(log: Path, *, since: int = 0, lines: int = 15) -> str:
     return "\n".join(data.decode(errors="replace").splitlines()[-lines:])
 
 
-def _recorded(place: StateDirectory) -> tuple[Daemon, str] | None:
+def _recorded(files: ControllerFiles) -> tuple[Daemon, str] | None:
     """Read the recorded controller and its start time from the file. Returns None for no or another file."""
     try:
-        pid, started, made_from = place.controller_pid.read_text().split()
+        pid, started, made_from = files.pid.read_text().split()
         return Daemon(pid=int(pid), made_from=made_from), started
     except (FileNotFoundError, ValueError):
         return None
 
 
-def _end(place: StateDirectory, pid: int) -> None:
+def _ask_to_end(pid: int, stack: ExitStack) -> int | None:
+    """Send SIGTERM, and return a descriptor that is readable when the process has ended; None if it has ended.
+
+    The descriptor is closed with the stack.
+    """
     try:
         descriptor = os.pidfd_open(pid)  # works for processes that are not children of this one
-    except ProcessLookupError:
-        return
-    try:
+        stack.callback(os.close, descriptor)
         signal.pidfd_send_signal(descriptor, signal.SIGTERM)
-        if not select.select([descriptor], [], [], _STOP_S)[0]:
-            raise UnavailableError(
-                f"the controller (process {pid}) did not end within {_STOP_S:.0f} s",
-                hint=f"read {place.controller_log}, then end it with: kill -9 {pid}",
-            )
     except ProcessLookupError:
-        return
-    finally:
-        os.close(descriptor)
+        return None
+    return descriptor
 
 
 def _started(pid: int) -> str | None:

@@ -1,6 +1,5 @@
 """`tensile doctor` checks the machine and the database, and prints the command that mends each fault."""
 
-import json
 import os
 import platform
 import re
@@ -9,7 +8,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping
-from functools import cache
+from dataclasses import replace
 from importlib import metadata
 from itertools import groupby
 
@@ -24,12 +23,14 @@ from indb_tensile.catalog.connection import Connection, pinned
 from indb_tensile.catalog.reader_connection import READER, as_reader, open_reader
 from indb_tensile.cli import daemon
 from indb_tensile.cli.database_choice import open_connection
+from indb_tensile.cli.gpu_probe import chosen_device, probed_gpus
+from indb_tensile.cli.machine_devices import device_names
 from indb_tensile.cli.output import Row, out, plain, print_json
 from indb_tensile.cli.shared_options import dsn_option, json_option
 from indb_tensile.cli.statements import statement
 from indb_tensile.default_database import named_database, resolve
-from indb_tensile.device.backend import Cpu, Emulated, choose, fit_to_gpu, torch_architectures, torch_cuda
-from indb_tensile.device.cuda import Absence, Gpu, Gpus, NoGpu
+from indb_tensile.device.backend import Cpu, Emulated, fit_to_gpu, torch_cuda
+from indb_tensile.device.cuda import Gpu, NoGpu
 from indb_tensile.device.hardware import (
     address_fault,
     directory_fault,
@@ -145,24 +146,9 @@ def _native() -> tuple[bool, str]:
     return done.returncode == 0, lines[-1] if lines else f"loading it ended with {done.returncode}"
 
 
-@cache
-def _probed() -> Gpus | NoGpu:
-    """Probe the GPUs of this machine, in a process of its own, because a probe initializes the driver."""
-    source = "import json, dataclasses as d, indb_tensile.device.cuda as c; print(json.dumps(d.asdict(c.probe())))"
-    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        reason = f"asking the driver ended with {done.returncode}"
-        return NoGpu(why=Absence.BROKEN_DRIVER, reason=reason, hint="nvidia-smi")
-    fields = json.loads(done.stdout.splitlines()[-1])
-    if "why" in fields:
-        return NoGpu(**fields | {"why": Absence(fields["why"])})
-    gpus = tuple(Gpu(**each | {"capability": tuple(each["capability"])}) for each in fields["devices"])
-    return Gpus(driver_version=fields["driver_version"], devices=gpus)
-
-
 def _gpu() -> tuple[bool, str, str]:
     """Check the GPUs. A machine without a GPU passes the check."""
-    gpus = _probed()
+    gpus = probed_gpus()
     if isinstance(gpus, NoGpu):
         return not gpus.is_fault, gpus.reason if gpus.is_fault else f"none: {gpus.reason}", gpus.hint
     has_cuda = torch_cuda()
@@ -203,13 +189,11 @@ def _embedded() -> Iterator[Row]:
     runs = place.cluster().running()
     state = "runs" if runs else "stopped"
     yield _check("embedded cluster", runs, f"{state} in {place.directory}{reason}", "tensile up")
-    controller = daemon.running(place)
-    yield _check(
-        "its controller",
-        controller is not None,
-        f"process {controller.pid}" if controller else "does not run",
-        "tensile up",
-    )
+    for files in place.controllers():
+        controller = daemon.running(files)
+        finding = f"process {controller.pid}" if controller else "does not run"
+        name = f"its controller {files.number}" if files.number else "its controller"
+        yield _check(name, controller is not None, finding, "tensile up")
 
 
 def _settings_environment() -> dict[str, str]:
@@ -235,7 +219,19 @@ def device(environ: Mapping[str, str]) -> Iterator[Row]:
     for fault in settings_loader.unknown_variables(environ):
         yield _check("settings", False, fault, "correct or unset the variable")
     try:
-        chosen = choose(settings.device, _probed(), torch_cuda(), torch_architectures)
+        names = device_names(settings, probed_gpus, chosen_device)
+    except TensileError as error:
+        yield _check("devices", False, error.message, error.hint)
+        return
+    if len(names) > 1:
+        yield _check("devices", True, f"{', '.join(names)}, each with a controller of its own", "")
+    for name in names:
+        yield from _one_device(replace(settings, device=name, devices=len(names)), environ)
+
+
+def _one_device(settings: config.Settings, environ: Mapping[str, str]) -> Iterator[Row]:
+    try:
+        chosen = chosen_device(settings.device)
         if isinstance(chosen, Gpu):
             fit_to_gpu(settings, chosen, settings_loader.configured_names(environ))
         if isinstance(chosen, Cpu):
@@ -300,13 +296,15 @@ def _emulated_memory(settings: config.Settings) -> Row:
     fault = address_fault(settings)
     if fault is not None:
         return _check("device memory", False, fault, "ulimit -v unlimited, or lower these settings")
-    room, budget = room_bytes(settings) // config.MIB, settings.budget_bytes // config.MIB
+    budget = max(1, settings.devices) * settings.budget_bytes // config.MIB
+    room = room_bytes(settings) // config.MIB
+    of_all = f" of all {settings.devices} devices" if settings.devices > 1 else ""
     source = f"free in {settings.memory_directory}" if settings.memory_directory else "in this machine"
     mend = f"mount -o remount,size={budget}M {settings.memory_directory}" if settings.memory_directory else ""
     return _check(
         "device memory",
         room >= budget,
-        f"{room} MB {source}, of which the budget is {budget} MB",
+        f"{room} MB {source}, of which the budget{of_all} is {budget} MB",
         f"{mend}; or lower the budget: tensile up --budget SIZE".removeprefix("; or "),
     )
 
@@ -376,7 +374,8 @@ def _reader(dsn: str | None) -> Row:
 
 def _workers(cursor: psycopg.Cursor[Row]) -> Iterator[Row]:
     for row in cursor.execute(statement("workers")).fetchall():
-        process = f"process {row['pid']} on {row['host']}, {row['device']}"
+        name = "" if row["device_name"] in (None, "cpu", "emulated") else f"{row['device_name']}, "
+        process = f"process {row['pid']} on {row['host']}, {name}{row['device']}"
         same = row["version"] == install.VERSION
         finding = process if same else f"{process}: version {row['version']}, not {install.VERSION}"
         yield _check(f"controller {row['worker_id']}", same, finding, "start it again from this version")

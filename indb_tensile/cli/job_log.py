@@ -2,8 +2,10 @@
 
 import re
 from collections.abc import Iterable, Iterator
+from operator import itemgetter
 from pathlib import Path
 
+_TIME = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}")  # as logging writes it (log.py)
 _OLDER = re.compile(r"\.(\d+)$")
 
 
@@ -24,6 +26,15 @@ def lines_of_job(lines: Iterable[str], number: int) -> Iterator[str]:
             belongs = bool(names_job.search(line))
         if belongs:
             yield line
+
+
+def in_order_of_time(lines: Iterable[str]) -> list[str]:
+    """Return the lines of several logs by their times. A line without a time stays below the line before it."""
+    timed: list[tuple[str, str]] = []
+    for line in lines:
+        match = _TIME.match(line)
+        timed.append((match[0] if match else timed[-1][0] if timed else "", line))
+    return [line for _, line in sorted(timed, key=itemgetter(0))]
 
 
 def read_lines(paths: Iterable[Path]) -> Iterator[str]:

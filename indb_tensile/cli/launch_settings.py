@@ -8,8 +8,8 @@ later `tensile up` can name the differences.
 import hashlib
 import json
 import tomllib
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 from indb_tensile import config
@@ -23,10 +23,14 @@ OWN = ("dsn", "reader_dsn", "service_directory", "state_dir")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """The settings with which to start a controller, and the environment variables that it gets."""
+    """The settings with which to start a controller, and the environment variables that it gets.
+
+    `own_variables` are those that only this controller of several gets: its device.
+    """
 
     settings: Settings
     variables: Mapping[str, str]
+    own_variables: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def text(self) -> str:
@@ -60,6 +64,21 @@ class Launch:
     def _source(self, name: str) -> str:
         variable = config.variable(name)
         return f" ({variable})" if variable in self.variables else ""
+
+
+def launches(settings: Settings, environ: Mapping[str, str], devices: Sequence[str]) -> tuple[Launch, ...]:
+    """Return the launch of the controller of each device; the settings say how many there are."""
+    if settings.devices == 1:
+        return (Launch(settings=settings, variables=environ),)
+    count = len(devices)
+    return tuple(
+        Launch(
+            settings=replace(settings, device=device, devices=count),
+            variables=environ,
+            own_variables={config.variable("device"): device, config.variable("devices"): str(count)},
+        )
+        for device in devices
+    )
 
 
 def variables(environ: Mapping[str, str], options: Collection[str]) -> dict[str, str]:

@@ -98,7 +98,8 @@ class Watch:
 def lines(news: PrintedLines, look: ProgressSample, now_s: float) -> list[str]:
     """Return the lines to print now: those about jobs and devices with a change worth printing."""
     candidates = [(f"job {row['job_id']}", line(row), change_key(row)) for row in look.jobs]
-    candidates += [(f"device {row['worker_id']}", device_line(row), ()) for row in look.devices]
+    several = len(look.devices) > 1
+    candidates += [(f"device {row['worker_id']}", device_line(row, named=several), ()) for row in look.devices]
     candidates += [(f"set {row['jobs']}", set_line(row), (row["measured"] is None,)) for row in look.sets]
     return [text for subject, text, mark in candidates if news.is_news(subject, text, mark, now_s)]
 
@@ -122,7 +123,7 @@ def render_table(look: ProgressSample) -> Group:
     faults = [f"job {row['job_id']}: {plain(row['error'])}" for row in look.jobs if row["state"] == JobState.FAILED]
     return Group(
         table,
-        *(Text(device_line(device), style="dim") for device in look.devices),
+        *(Text(device_line(device, named=len(look.devices) > 1), style="dim") for device in look.devices),
         *(Text(set_line(row), style="dim") for row in look.sets),
         *(Text(fault, style="red") for fault in faults),
     )
@@ -141,10 +142,17 @@ def line(row: Row) -> str:
     return "  ".join(parts).rstrip()
 
 
-def device_line(device: Row) -> str:
-    """Describe a device's memory on one line, with the driver's figures if it is a GPU."""
+def device_line(device: Row, *, named: bool = False) -> str:
+    """Describe a device's memory on one line, with the driver's figures if it is a GPU.
+
+    `named`: among several devices, with its name, its host and which of the watched jobs it has.
+    """
+    name = ""
+    if named:
+        name = f" ({plain(device['device_name'] or '')} on {plain(device['host'])})".replace("( on", "(on")
+        name += f" with job{'s' * (len(device['jobs']) != 1)} {', '.join(map(str, device['jobs']))}"
     line = (
-        f"device {device['worker_id']}: {size(device['used_bytes'])} in use, "
+        f"device {device['worker_id']}{name}: {size(device['used_bytes'])} in use, "
         f"most {size(device['high_water_bytes'])}, budget {size(device['budget_bytes'])}"
     )
     if device["outside_bytes"] is not None:

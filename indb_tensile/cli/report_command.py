@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterator
-from itertools import chain
 from pathlib import Path
 
 import click
@@ -10,7 +9,7 @@ import click
 from indb_tensile.catalog.connection import pinned
 from indb_tensile.cli import doctor
 from indb_tensile.cli.database_choice import open_connection
-from indb_tensile.cli.job_log import lines_of_job, log_files, read_lines
+from indb_tensile.cli.job_log import in_order_of_time, lines_of_job, log_files, read_lines
 from indb_tensile.cli.output import warn
 from indb_tensile.cli.shared_options import dsn_option
 from indb_tensile.cli.support_bundle import pack, read_bundle
@@ -39,18 +38,24 @@ def logs(job_id: int, log: Path | None, dsn: str | None) -> None:
     """
     with open_connection(dsn) as connection, pinned(connection):
         live_figures.job(connection, job_id)
-    path = log or _own_log(dsn)
-    if path is None or not log_files(path):
+    paths = (log,) if log else _own_logs(dsn)
+    files = [each for path in paths for each in log_files(path)]
+    if not files:
         raise MissingError(
-            f"there is no log at {path}" if path else "the log of this database's controller is not known here",
+            f"there is no log at {_listed(paths)}"
+            if paths
+            else "the log of this database's controller is not known here",
             hint="Name the file with --log. A controller that a service manager started logs there: "
             "journalctl -u tensile-controller.",
         )
-    first = next(lines := lines_of_job(read_lines(log_files(path)), job_id), None)
-    if first is None:
-        warn(f"the log {path} says nothing of job {job_id}: another controller may have had it, or it is older")
+    lines = in_order_of_time(lines_of_job(read_lines(files), job_id))
+    if not lines:
+        warn(
+            f"the log {_listed(paths)} says nothing of job {job_id}: another controller may have had it, or the "
+            "job is older"
+        )
         return
-    for line in chain((first,), lines):
+    for line in lines:
         click.echo(line)
 
 
@@ -69,8 +74,8 @@ def report(job_id: int, output: Path | None, log: Path | None, dsn: str | None) 
         raise RequestError(f"the file {path} exists already", hint="Name another one with --output.")
     with open_connection(dsn) as connection, pinned(connection):
         files = read_bundle(connection, job_id)
-    written = log or _own_log(dsn)
-    lines = lines_of_job(read_lines(log_files(written)), job_id) if written else iter(())
+    paths = (log,) if log else _own_logs(dsn)
+    lines = lines_of_job(read_lines(each for path in paths for each in log_files(path)), job_id)
     packed = pack(job_id, files, doctor.checks(dsn), _readable(lines))
     with open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
         file.write(packed)
@@ -78,21 +83,27 @@ def report(job_id: int, output: Path | None, log: Path | None, dsn: str | None) 
     warn("read job.json in it before you pass it on: messages of errors can quote a value of the data")
 
 
+def _listed(paths: tuple[Path, ...]) -> str:
+    return " and ".join(map(str, paths))
+
+
 def _readable(lines: Iterator[str]) -> Iterator[str]:
-    """Yield the lines, or say why there are none."""
+    """Yield the lines in the order of time, or say why there are none."""
     try:
-        yield from lines
+        yield from in_order_of_time(lines)
     except OSError as error:
         yield f"(the log cannot be read: {error.strerror})"
 
 
-def _own_log(dsn: str | None) -> Path | None:
-    """Return the log of `tensile up`, if the command uses the embedded database and this user owns it."""
+def _own_logs(dsn: str | None) -> tuple[Path, ...]:
+    """Return the logs of `tensile up`, one for each device, if the command uses the embedded database and this user
+    owns them.
+    """
     if named_database(dsn) is not None:
-        return None
+        return ()
     place = find_state_directory(os.environ)
     try:
         place.check_owner()
     except TensileError:
-        return None
-    return place.controller_log
+        return ()
+    return tuple(sorted(place.directory.glob("controller*.log"))) or (place.controller().log,)

@@ -12,7 +12,7 @@ from typing import Any
 from indb_tensile import config, settings_loader
 from indb_tensile.cli.launch_settings import OWN
 from indb_tensile.cli.output import warn
-from indb_tensile.device.backend import CPU, EMULATED
+from indb_tensile.device.backend import CPU, is_emulated
 from indb_tensile.errors import RequestError
 from indb_tensile.state_directory import STATE_VARIABLE, StateDirectory
 
@@ -94,7 +94,7 @@ def check_settings(text: str, path: Path, environ: Mapping[str, str]) -> config.
 def remove_imitation(document: SettingsDocument, settings: config.Settings, options: Mapping[str, Any]) -> None:
     """Remove the settings of the emulated device if the device is another one, because they have no effect then."""
     idle = [name for name in _IMITATING if name in document.settings]
-    if not idle or settings.device == EMULATED:
+    if not idle or is_emulated(settings.device):
         return
     if any(name in options for name in idle):
         listed = ", ".join(_IMITATING[name] for name in idle if name in options)
@@ -120,7 +120,7 @@ def warn_of_old_sizes(
 
 def check_mps(settings: config.Settings) -> None:
     """Raise RequestError if MPS is requested on a device that is not a GPU."""
-    if settings.mps and settings.device in (EMULATED, CPU):
+    if settings.mps and (settings.device == CPU or is_emulated(settings.device)):
         raise RequestError(
             f"--mps is for a GPU, and the device is {settings.device}",
             hint="Give --device auto or --device cuda with it, or --no-mps.",

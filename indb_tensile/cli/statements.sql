@@ -42,7 +42,7 @@ select 1 from tensile.workers
    and heartbeat_at > now() - make_interval(secs => lease_s);  -- a killed worker may have had the same pid
 
 -- device_of_worker --
-select w.device, d.budget_bytes, d.capacity_bytes
+select w.device, w.device_name, d.budget_bytes, d.capacity_bytes
   from tensile.workers as w left join tensile.devices as d on d.worker_id = w.worker_id
  where w.pid = %(pid)s and w.stopped_at is null
  order by w.worker_id desc limit 1
@@ -111,7 +111,7 @@ select format('grant %s on %s to tensile_reader; revoke %s on %s from tensile_wo
  order by mend desc;
 
 -- workers --
-select w.worker_id, w.host, w.pid, w.version, w.device from tensile.stat_workers as w where w.alive order by w.worker_id;
+select w.worker_id, w.host, w.pid, w.version, w.device, w.device_name from tensile.stat_workers as w where w.alive order by w.worker_id;
 
 -- links --
 select l.host, l.device_kind as device, l.way::text, l.beside, l.size_bytes, l.latency_ns, l.copy_ns,
@@ -129,10 +129,11 @@ select public.tensile_version(), current_setting('server_version');
 select j.job_id, j.model_name as model, tensile.relation_title(j.relation_oid, j.relation_schema, j.relation_name) as relation,
        j.state, j.phase, j.priority, j.attempt, p.epoch, p.epochs, p.step, p.steps, p.loss, p.valid_loss,
        v.number as version, v.metric_name, v.metric, j.enqueued_at, j.started_at, j.finished_at, q.waits_for,
-       d.granted_bytes, d.used_bytes, s.settings, v.not_deployed, j.error_message as error, j.error_detail, j.error_hint
+       w.host, w.device_name as device, d.granted_bytes, d.used_bytes, s.settings, v.not_deployed, j.error_message as error, j.error_detail, j.error_hint
   from tensile.jobs as j
        left join tensile.job_progress as p using (job_id)
        left join tensile.stat_queue as q using (job_id)
+       left join tensile.workers as w on w.worker_id = j.worker_id
        left join tensile.device_jobs as d on d.job_id = j.job_id and d.worker_id = j.worker_id
        left join tensile.model_versions as v on v.version_id = j.version_id
        left join lateral (select e.detail ->> 'message' as settings from tensile.job_events as e
@@ -211,8 +212,10 @@ select j.job_id, j.model_name as model, j.state, j.phase, q.waits_for, j.error_m
  order by j.job_id;
 
 -- watched_devices --
-select d.worker_id, d.used_bytes, d.high_water_bytes, d.budget_bytes, d.busy_percent, d.outside_bytes
-  from tensile.devices as d
+select d.worker_id, d.used_bytes, d.high_water_bytes, d.budget_bytes, d.busy_percent, d.outside_bytes, w.host,
+       w.device_name,
+       array(select j.job_id from tensile.jobs as j where j.worker_id = d.worker_id and j.job_id = any (%(jobs)s) order by 1) as jobs
+  from tensile.devices as d join tensile.workers as w using (worker_id)
  where d.worker_id in (select worker_id from tensile.jobs where job_id = any (%(jobs)s))
  order by d.worker_id;
 

@@ -16,6 +16,7 @@ COLUMNS = (
     ("job", "JOB"),
     ("model", "MODEL"),
     ("owner", "OWNER"),
+    ("device", "DEVICE"),
     ("activity", "ACTIVITY"),
     ("progress", "PROGRESS"),
     ("used", "USED"),
@@ -34,7 +35,7 @@ def device_lines(figures: Row, width: int) -> Text:
     for device in figures["devices"]:
         jobs = [job for job in figures["jobs"] if job["worker_id"] == device["worker_id"]]
         state = "" if device["alive"] else "  (stopped)"
-        text.append(f"{device['device']} on {device['host']}{state}", style="bold")
+        text.append(f"{device_title(device)} on {device['host']}{state}", style="bold")
         text.append(
             f"  {_size(device['used_bytes'])} used, {_size(device['granted_bytes'])} planned, "
             f"{_size(device['budget_bytes'])} budget, {_size(device['host_bytes'])} on the host"
@@ -79,7 +80,8 @@ def memory_bar(device: Row, jobs: Iterable[Row], width: int) -> Text:
 
 def job_rows(figures: Row) -> list[Row]:
     """Return the rows of the table: jobs on devices, then waiting jobs in their order. Each has all `COLUMNS`."""
-    rows = [_running_row(job) for job in figures["jobs"]]
+    titles = {device["worker_id"]: device["device_name"] or "" for device in figures["devices"]}
+    rows = [_running_row(job, titles.get(job["worker_id"], "")) for job in figures["jobs"]]
     shown = {row["job_id"] for row in rows}
     return rows + [_waiting_row(job) for job in figures["queue"] if job["job_id"] not in shown]
 
@@ -123,7 +125,13 @@ def job_text(figures: Row) -> Text:
     return text
 
 
-def _running_row(job: Row) -> Row:
+def device_title(device: Row) -> str:
+    """Return the kind of the device, after its name where the name has a number: `cuda:1 (cuda:NVIDIA H100)`."""
+    name = device["device_name"] or ""
+    return f"{name} ({device['device']})" if ":" in name else str(device["device"])
+
+
+def _running_row(job: Row, device_name: str) -> Row:
     epochs = f"{job['epoch'] or 0}/{job['epochs']}" if job["epochs"] else ""
     percent = "" if job["percent"] is None or not job["epochs"] else f"{job['percent']:.0f} % {epochs}"
     return {
@@ -133,6 +141,7 @@ def _running_row(job: Row) -> Row:
         "job": Text(str(job["job_id"]), style=_colour(job["job_id"])),
         "model": Text(job["model"]),
         "owner": Text(job["owner"]),
+        "device": Text(device_name),
         "activity": Text("paused" if job["paused"] else job["phase"] or "predicting"),
         "progress": Text(percent),
         "used": Text(_size(job["used_bytes"])),
@@ -146,7 +155,7 @@ def _running_row(job: Row) -> Row:
 
 
 def _waiting_row(job: Row) -> Row:
-    empty = dict.fromkeys(("progress", "used", "planned", "iteration", "stall", "loss", "ends"), Text(""))
+    empty = dict.fromkeys(("device", "progress", "used", "planned", "iteration", "stall", "loss", "ends"), Text(""))
     return {
         **empty,
         "job_id": job["job_id"],

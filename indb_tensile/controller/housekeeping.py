@@ -26,7 +26,7 @@ _DEPENDENT_STATEMENTS = 20  # statements in one round; each settles up to 1,200 
 _SNAPSHOT_STATEMENTS = 50  # statements in one round; the next round continues
 _SAMPLES = 5000  # samples that one round thins; a controller adds 30 in a minute
 ROWS = 1000  # rows of one step, which take the database some tens of milliseconds
-LOGS = ("controller.log", "postgres.log")  # log files of `tensile up`, in the state directory
+LOGS = ("controller*.log", "postgres.log")  # log files of `tensile up`, one for each controller
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,5 +194,6 @@ def remove_stale_checkpoints(connection: Connection, state_directory: Path, host
 
 def rotate_logs(state_directory: Path, log_bytes: int, log_files: int) -> str:
     """Rotate each log file that has reached its size limit."""
-    rotated = [name for name in LOGS if rotate(state_directory / name, log_bytes, log_files)]
+    logs = sorted(path for pattern in LOGS for path in state_directory.glob(pattern))
+    rotated = [path.name for path in logs if rotate(path, log_bytes, log_files)]
     return f"rotated {', '.join(rotated)}" if rotated else ""

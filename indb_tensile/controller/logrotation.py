@@ -6,6 +6,7 @@ continue at its start. A message that is written in the microseconds between the
 """
 
 import contextlib
+import fcntl
 import os
 import shutil
 import stat
@@ -19,13 +20,15 @@ _OVERSIZE_FACTOR = 4
 def rotate(log: Path, limit_bytes: int, files: int) -> bool:
     """Move the content of the log to `log.1`, and older files one number up to `files`.
 
-    Returns False, and does nothing, if the log is below the limit or missing.
+    Returns False, and does nothing, if the log is below the limit or missing, or if another process rotates it now.
     """
     try:
         descriptor = os.open(log, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
         return False
     with os.fdopen(descriptor, "r+b", buffering=0) as file:
+        if not _locked(descriptor):
+            return False
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_size < limit_bytes:
             return False
@@ -57,6 +60,15 @@ def _skip_oldest(file: BinaryIO, into: BinaryIO, size_bytes: int, limit_bytes: i
 def numbered(log: Path, number: int) -> Path:
     """Return the path of the older file with this number; 1 is the newest."""
     return log.with_name(f"{log.name}.{number}")
+
+
+def _locked(descriptor: int) -> bool:
+    """Keep other controllers of this machine from rotating the same log. The lock ends with the descriptor."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _create(path: Path, mode: int) -> BinaryIO:

@@ -35,7 +35,7 @@ from indb_tensile.catalog.connection import (
 )
 from indb_tensile.catalog.device_contention import MeasuredContention
 from indb_tensile.catalog.fault_origin import server_message
-from indb_tensile.catalog.jobs import HeartbeatReply, ObservedWorker, UnreadableJob
+from indb_tensile.catalog.jobs import DeferredJob, HeartbeatReply, ObservedWorker, UnreadableJob
 from indb_tensile.catalog.plans import DeviceUse, JobUse, PlanRecord
 from indb_tensile.catalog.usage import JobUsage
 from indb_tensile.config import variable
@@ -97,8 +97,17 @@ class Records(Protocol):
         """
         ...
 
-    def claim(self, worker: WorkerId, passed_over: frozenset[int]) -> ClaimedJob | UnreadableJob | None:
-        """Claim the next job, if any. Jobs of owners whose oids are in `passed_over` are skipped."""
+    def claim(
+        self, worker: WorkerId, passed_over: frozenset[int], *, waited_for: JobId | None = None
+    ) -> ClaimedJob | UnreadableJob | DeferredJob | None:
+        """Claim the next job, if any. Jobs of owners whose oids are in `passed_over` are skipped.
+
+        A job that another worker would be done with earlier is deferred, unless this worker has `waited_for` it.
+        """
+        ...
+
+    def offer(self, job: JobId) -> None:
+        """Make all controllers look at the queue, because this one has deferred the job."""
         ...
 
     def other_workers(self, worker: WorkerId | None) -> tuple[ObservedWorker, ...]:
@@ -149,6 +158,7 @@ class CatalogRecords:
         host: str,
         pid: int,
         device_kind: str,
+        device_name: str | None = None,
         policy: str,
         lease_s: float,
         interrupted_s: float = 0.0,
@@ -162,6 +172,7 @@ class CatalogRecords:
         self._host = host
         self._pid = pid
         self._device_kind = device_kind
+        self._device_name = device_name
         self._policy = policy
         self._lease_s = lease_s
         self._interrupted_s = interrupted_s
@@ -179,6 +190,7 @@ class CatalogRecords:
                 host=self._host,
                 pid=self._pid,
                 device_kind=self._device_kind,
+                device_name=self._device_name,
                 lease_s=self._lease_s,
                 slots=self._slots,
                 entering=self._entering,
@@ -197,12 +209,18 @@ class CatalogRecords:
             self._run(install.check_version)
         return beat
 
-    def claim(self, worker: WorkerId, passed_over: frozenset[int]) -> ClaimedJob | UnreadableJob | None:
-        """Claim the next job, if any.
+    def claim(
+        self, worker: WorkerId, passed_over: frozenset[int], *, waited_for: JobId | None = None
+    ) -> ClaimedJob | UnreadableJob | DeferredJob | None:
+        """Claim the next job, if any, or defer it.
 
         If the connection breaks before the answer arrives, a later heartbeat reports the claimed job as a stray.
         """
-        return self._run(lambda c: jobs.claim_job(c, worker, passed_over))
+        return self._run(lambda c: jobs.claim_job(c, worker, passed_over, defers=True, waited_for=waited_for))
+
+    def offer(self, job: JobId) -> None:
+        """Make all controllers look at the queue."""
+        self._run(lambda c: jobs.offer_job(c, job))
 
     def other_workers(self, worker: WorkerId | None) -> tuple[ObservedWorker, ...]:
         """Return every worker that has not stopped, except this one."""

@@ -6,6 +6,9 @@ a lock of another session is not waited for: it is tried again later.
 
 Users can insert jobs whose specification cannot be read. Each call of `claim` reads at most one specification. After
 an unreadable one, jobs of other owners are claimed first, so such jobs delay no other owner.
+
+Where there are several workers, a job goes to the one that is done with it earliest, as far as is known. A worker
+that is not the best leaves the job to the better one for a while, and then claims it itself.
 """
 
 import logging
@@ -14,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from indb_tensile.catalog.connection import LockedError
-from indb_tensile.catalog.jobs import UnreadableJob
+from indb_tensile.catalog.jobs import DeferredJob, UnreadableJob
 from indb_tensile.catalog.plans import DeviceUse, JobUse
 from indb_tensile.controller.catalog_writes import CatalogWrites
 from indb_tensile.controller.observer import Observer
@@ -29,6 +32,8 @@ from indb_tensile.scheduler.completion.contention import Contention
 
 log = logging.getLogger("controller")
 
+# How long a job is left to a better worker that does not claim it. A live worker does so within poll_s, a second.
+_PATIENCE_S = 3.0
 _OUTLOOK_S = 3.0  # The steps that are left change all the time.
 _NOISE = 0.05  # Contention that changed by less is not written.
 _CLAIMS_REMEMBERED = 1_024  # more claims than can be made and ended between two heartbeats
@@ -47,6 +52,7 @@ class WorkerRegistration:
         self._received: deque[ClaimToken] = deque(maxlen=_CLAIMS_REMEMBERED)
         self._away = False
         self._unreadable_of: frozenset[int] = frozenset()
+        self._deferred: tuple[JobId, float] | None = None  # the last one, and since when
         self._more_to_claim = False
         self._contention: dict[int, float] | None = None  # the last that was written, or that the catalog had
         self._outlook: tuple[WorkerId, Outlook] | None = None  # the last that was written, and its worker
@@ -129,7 +135,10 @@ class WorkerRegistration:
         if not self._outbox.flush() or self.worker is None:
             return None
         try:
-            job = self._records.claim(self.worker, passed_over | unreadable_of)
+            job = self._records.claim(self.worker, passed_over | unreadable_of, waited_for=self._waited_for())
+            if isinstance(job, DeferredJob):
+                self._defer(job.job)
+                return None
         except LockedError as error:
             log.debug("no job was claimed now: %s", error.message)
             return None
@@ -144,9 +153,25 @@ class WorkerRegistration:
         if job is None:
             self._more_to_claim = bool(unreadable_of)
             return None
+        self._deferred = None
         self._received.append(job.claim)
         log.info("job %s claimed, attempt %s: model %s", job.job, job.attempt, job.spec.model)
         return job
+
+    def _defer(self, job: JobId) -> None:
+        """Leave the job to a worker that would be done with it earlier, and wake that worker the first time."""
+        if self._deferred is not None and self._deferred[0] == job:
+            return
+        log.debug("job %s is left to another worker", job)
+        self._deferred = (job, self._clock_s())
+        self._records.offer(job)
+
+    def _waited_for(self) -> JobId | None:
+        """Return the job that was deferred long ago, and that no other worker has claimed as far as we know."""
+        if self._deferred is None:
+            return None
+        job, since_s = self._deferred
+        return job if self._clock_s() >= since_s + _PATIENCE_S else None
 
     def take_more_to_claim(self) -> bool:
         """Return whether the queue may hold a job although the last `claim` returned none, and clear that state."""

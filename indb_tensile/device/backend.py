@@ -60,7 +60,7 @@ def choose(
     `architectures` returns the architectures that torch has kernels for. The function is called only after every
     other check has passed; an empty result skips the check.
     """
-    if setting == EMULATED:
+    if is_emulated(setting):
         return Emulated(reason=f"{variable('device')} is {EMULATED}")
     if setting == CPU:
         return Cpu(reason=f"{variable('device')} is {CPU}")
@@ -71,6 +71,11 @@ def choose(
             hint=chosen.hint or f"Set {variable('device')} to auto or {CPU}.",
         )
     return chosen
+
+
+def is_emulated(setting: str) -> bool:
+    """Return whether the setting `device` names an emulated device: `emulated`, or `emulated:1` among several."""
+    return setting.partition(":")[0] == EMULATED
 
 
 def named(chosen: Chosen) -> str:

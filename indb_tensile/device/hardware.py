@@ -58,6 +58,12 @@ class Memory:
     size_bytes: int
     whose: str
 
+    def divided(self, parts: int) -> "Memory":
+        """Return the equal part that each of several controllers on this machine has."""
+        if parts <= 1:
+            return self
+        return Memory(size_bytes=self.size_bytes // parts, whose=f"one of {parts} controllers of {self.whose}")
+
 
 def memory() -> Memory:
     """Return the machine's memory, or the limit of this process's control group if that is lower."""
@@ -94,7 +100,7 @@ def rows_directory(settings: Settings) -> str:
 
 def read_limit_bytes(settings: Settings) -> int:
     """Return the memory that a trainer may use for the rows of its table."""
-    return settings.read_limit_bytes or memory().size_bytes // _READ_SHARE
+    return settings.read_limit_bytes or memory().divided(settings.devices).size_bytes // _READ_SHARE
 
 
 # The rows of one training may take half of all memory. The other half is for the memory of an emulated device, the
@@ -196,7 +202,8 @@ def share_of_machine(
     themselves. Swapping may use half of the disk's free space. Raises RequestError for a budget larger than the
     machine's memory.
     """
-    limit = measure()
+    limit = measure().divided(settings.devices)
+    controllers = max(1, settings.devices)
     region_bytes, capacity_bytes = settings.region_bytes, settings.capacity_bytes
     if "capacity_bytes" not in configured:
         capacity_bytes = max(MIB, limit.size_bytes // 2, settings.budget_bytes if "budget_bytes" in configured else 0)
@@ -213,7 +220,7 @@ def share_of_machine(
         )
     pool_bytes = settings.host_pool_bytes
     if "host_pool_bytes" not in configured:
-        pool_bytes = max(MIB, min(pool_bytes, free(swap_directory(settings)) // _SWAPPED_SHARE))
+        pool_bytes = max(MIB, min(pool_bytes, free(swap_directory(settings)) // _SWAPPED_SHARE // controllers))
     return replace(
         settings,
         region_bytes=region_bytes,
@@ -221,7 +228,7 @@ def share_of_machine(
         budget_bytes=min(budget_bytes, capacity_bytes),
         host_pool_bytes=pool_bytes,
         swap_directory=swap_directory(settings),
-        torch_threads=settings.torch_threads or half_of_cores(),
+        torch_threads=settings.torch_threads or max(1, half_of_cores() // controllers),
     )
 
 
@@ -230,7 +237,7 @@ def within_machine(settings: Settings, measure: Callable[[], Memory] = memory) -
 
     Raises RequestError for a budget larger than the machine's memory.
     """
-    limit = measure()
+    limit = measure().divided(settings.devices)
     if settings.budget_bytes > limit.size_bytes:
         raise RequestError(
             f"budget_bytes ({variable('budget_bytes')}) is {settings.budget_bytes}: it must be at most"
@@ -267,10 +274,10 @@ def with_pinned_pool(
     subtracting the memory of the trainers that may start. The size is a limit: a job pins only what its plan moves,
     when it moves it.
     """
-    limit = measure()
+    limit = measure().divided(settings.devices)
     if "host_pool_bytes" in configured:
         return with_host_pool(settings, limit)
-    free_bytes = min(free(), limit.size_bytes)
+    free_bytes = min(free() // max(1, settings.devices), limit.size_bytes)
     beside_bytes = free_bytes - settings.max_jobs * _TRAINER_BYTES
     least_bytes = min(limit.size_bytes // _LEAST_SHARE, free_bytes // _POOL_SHARE)  # small machines run few jobs
     pool_bytes = max(MIB, least_bytes, beside_bytes // _POOL_SHARE)

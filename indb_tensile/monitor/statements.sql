@@ -1,7 +1,7 @@
 -- The statements of the page in a browser and of `tensile top`. They run with search_path pinned to pg_catalog, as the viewer's own role.
 
 -- devices --
-select d.worker_id, d.host, d.device, d.alive, d.jobs, d.capacity_bytes, d.budget_bytes, d.granted_bytes, d.used_bytes,
+select d.worker_id, d.host, d.device, d.device_name, d.alive, d.jobs, d.capacity_bytes, d.budget_bytes, d.granted_bytes, d.used_bytes,
        d.high_water_bytes, d.host_bytes, d.busy_percent, d.memory_busy_percent, d.outside_bytes,
        extract(epoch from now() - d.updated_at)::double precision as age_s, l.mb_per_s as link_mb_per_s
   from tensile.stat_device as d
@@ -10,7 +10,7 @@ select d.worker_id, d.host, d.device, d.alive, d.jobs, d.capacity_bytes, d.budge
                       order by k.size_bytes desc, k.mb_per_s limit 1) as l on true
  where d.alive or d.updated_at > now() - interval '1 hour'
  order by d.alive desc, d.worker_id desc
- limit 16;
+ limit 64;
 
 -- device_jobs --
 -- The parts of the jobs that the viewer may see; what is missing of a device's total belongs to other owners.
@@ -69,7 +69,7 @@ select distinct on (w.bucket)
 select j.job_id, j.model, j.owner, j.relation, j.state, j.phase, j.priority, j.attempt, j.enqueued_at, j.started_at,
        j.finished_at, extract(epoch from j.duration)::double precision as duration_s, j.cancel_requested, j.version,
        j.metric_name, j.metric, j.error_sqlstate, j.error_message, j.error_detail, j.error_hint, j.faults,
-       j.interruptions, j.not_deployed, j.threads, j.paused, j.depends_on, j.retry_of, j.search_id,
+       j.interruptions, j.not_deployed, j.threads, j.paused, j.depends_on, j.retry_of, j.search_id, j.host, j.device_name,
        q.waits_for, q.position, p.epoch, p.epochs, p.step, p.steps, p.percent::double precision as percent, p.loss,
        p.valid_loss, p.samples_per_s, extract(epoch from p.eta - now())::double precision as eta_s, p.worker_id,
        p.used_bytes, p.granted_bytes, p.device_budget_bytes, w.rows_predicted, w.rows_expected, w.rows_per_s
@@ -187,7 +187,7 @@ select q.role, q.jobs_running, q.most_jobs_running, q.jobs_queued, q.most_jobs_q
  order by q.role limit 500;
 
 -- workers --
-select w.worker_id, w.host, w.device, w.version, w.alive, w.jobs, w.started_at, w.heartbeat_at, w.stopped_at
+select w.worker_id, w.host, w.device, w.device_name, w.version, w.alive, w.jobs, w.started_at, w.heartbeat_at, w.stopped_at
   from tensile.stat_workers as w
  order by w.worker_id desc limit 50;
 

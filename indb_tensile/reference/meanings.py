@@ -387,7 +387,10 @@ SETTINGS: dict[str, str] = {
     "memory; it must be on a disk. Empty: `rows` in `state_dir`.",
     "device": "The device that trains: `auto` is a GPU if the driver and torch have CUDA, else the processor; "
     "`cpu` is the processor; `cuda` or `cuda:1` is that GPU and no other; `emulated` is an imitation of a GPU, for "
-    "tests.",
+    "tests, and `emulated:1` one of several.",
+    "devices": "The number of controllers that share this machine, each with a device of its own: each one's default "
+    "sizes and threads are that part of the machine's. `tensile up` starts them; with 0 (`--devices all`) it starts "
+    "one for each usable GPU.",
     "capacity_bytes": "Memory of the device. Unset: the memory of the GPU, or for the processor half of the memory "
     "of the machine or its container.",
     "budget_bytes": "The part of the device's memory that all jobs may use together. Unset: the whole capacity. "

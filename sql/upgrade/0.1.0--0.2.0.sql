@@ -32,7 +32,8 @@ alter table tensile.workers
   add column beats bigint not null default 0,
   add column took_leave boolean not null default false,
   add column entering integer not null default 2,
-  add column holdup text;
+  add column holdup text,
+  add column device_name text;
 
 -- No controller of 0.1.0 continues after the upgrade. Its jobs go back into the queue as soon as a controller of 0.2.0
 -- runs. The workers are marked as having left in good order, so the interruption does not count as a fault of the jobs.

@@ -61,6 +61,7 @@ def claim_or_fail(connection: psycopg.Connection[Any], worker: WorkerId) -> Clai
     if isinstance(claimed, jobs.UnreadableJob):
         jobs.fail(connection, claimed.job, claimed.claim, claimed.error)
         return None
+    assert not isinstance(claimed, jobs.DeferredJob)
     return claimed
 
 

@@ -12,15 +12,15 @@ from indb_tensile.cli import daemon
 from indb_tensile.cli.daemon import Daemon
 from indb_tensile.controller.logrotation import rotate
 from indb_tensile.errors import UnavailableError
-from indb_tensile.state_directory import StateDirectory
+from indb_tensile.state_directory import ControllerFiles, StateDirectory
 
 
 @pytest.fixture
-def state_directory(open_directory: Path) -> StateDirectory:
-    """A state directory."""
+def files(open_directory: Path) -> ControllerFiles:
+    """The files of a controller in a state directory."""
     directory = StateDirectory(directory=open_directory / "state")
     directory.make()
-    return directory
+    return directory.controller()
 
 
 @pytest.fixture
@@ -31,44 +31,42 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
-def write_record(state_directory: StateDirectory, pid: int, started: str | None = None) -> None:
-    state_directory.controller_pid.write_text(f"{pid} {started or daemon._started(pid)} digest\n")
+def write_record(files: ControllerFiles, pid: int, started: str | None = None) -> None:
+    files.pid.write_text(f"{pid} {started or daemon._started(pid)} digest\n")
 
 
 def test_controller_is_identified_by_its_process_id_and_start_time(
-    state_directory: StateDirectory, sleeper: subprocess.Popen[bytes]
+    files: ControllerFiles, sleeper: subprocess.Popen[bytes]
 ) -> None:
-    assert daemon.running(state_directory) is None
-    write_record(state_directory, sleeper.pid)
-    assert daemon.running(state_directory) == Daemon(pid=sleeper.pid, made_from="digest")
-    write_record(state_directory, sleeper.pid, started="1")  # another process had the id before
-    assert daemon.running(state_directory) is None
+    assert daemon.running(files) is None
+    write_record(files, sleeper.pid)
+    assert daemon.running(files) == Daemon(pid=sleeper.pid, made_from="digest")
+    write_record(files, sleeper.pid, started="1")  # another process had the id before
+    assert daemon.running(files) is None
     sleeper.kill()
-    write_record(state_directory, sleeper.pid)
+    write_record(files, sleeper.pid)
     sleeper.wait()
-    assert daemon.running(state_directory) is None
+    assert daemon.running(files) is None
 
 
 @pytest.mark.parametrize("text", ["", "12", "x y z", "12 34", "1 2 3 4", "-5 1 digest", "4194305 None digest"])
-def test_damaged_file_names_no_process(state_directory: StateDirectory, text: str) -> None:
-    state_directory.controller_pid.write_text(text)
-    assert daemon.running(state_directory) is None
-    assert daemon.stop(state_directory) is False
-    assert not state_directory.controller_pid.exists()
+def test_damaged_file_names_no_process(files: ControllerFiles, text: str) -> None:
+    files.pid.write_text(text)
+    assert daemon.running(files) is None
+    assert daemon.stop(files) is False
+    assert not files.pid.exists()
 
 
-def test_stop_ends_the_process_and_removes_the_file(
-    state_directory: StateDirectory, sleeper: subprocess.Popen[bytes]
-) -> None:
-    write_record(state_directory, sleeper.pid)
-    assert daemon.stop(state_directory) is True
+def test_stop_ends_the_process_and_removes_the_file(files: ControllerFiles, sleeper: subprocess.Popen[bytes]) -> None:
+    write_record(files, sleeper.pid)
+    assert daemon.stop(files) is True
     assert sleeper.wait() == -signal.SIGTERM
-    assert not state_directory.controller_pid.exists()
-    assert daemon.stop(state_directory) is False
+    assert not files.pid.exists()
+    assert daemon.stop(files) is False
 
 
 def test_process_that_does_not_end_is_named_and_not_killed(
-    state_directory: StateDirectory, monkeypatch: pytest.MonkeyPatch
+    files: ControllerFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(daemon, "_STOP_S", 0.1)
     ignore_sigterm = (
@@ -77,16 +75,16 @@ def test_process_that_does_not_end_is_named_and_not_killed(
     with subprocess.Popen([sys.executable, "-c", ignore_sigterm], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        write_record(state_directory, process.pid)
+        write_record(files, process.pid)
         with pytest.raises(UnavailableError, match=f"process {process.pid}") as caught:
-            daemon.stop(state_directory)
+            daemon.stop(files)
         assert caught.value.hint.endswith(f"kill -9 {process.pid}")
-        assert daemon.running(state_directory) is not None
+        assert daemon.running(files) is not None
         process.kill()
 
 
-def test_tail_of_a_log_begins_at_the_given_size(state_directory: StateDirectory) -> None:
-    log = state_directory.controller_log
+def test_tail_of_a_log_begins_at_the_given_size(files: ControllerFiles) -> None:
+    log = files.log
     assert (daemon.size(log), daemon.tail(log)) == (0, "")
     log.write_text("an earlier life\n")
     since = daemon.size(log)
@@ -96,8 +94,8 @@ def test_tail_of_a_log_begins_at_the_given_size(state_directory: StateDirectory)
     assert daemon.tail(log, since=since, lines=2) == "two \ufffd\nthree"
 
 
-def test_tail_of_a_rotated_log_begins_in_the_older_file(state_directory: StateDirectory) -> None:
-    log = state_directory.controller_log
+def test_tail_of_a_rotated_log_begins_in_the_older_file(files: ControllerFiles) -> None:
+    log = files.log
     log.write_text("an earlier life\n")
     since = daemon.size(log)
     with log.open("ab", buffering=0) as file:

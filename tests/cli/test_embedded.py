@@ -162,7 +162,8 @@ def test_unused_variables_are_named(tmp_path: Path) -> None:
 
 
 def test_files_of_a_controller_in_the_state_directory_may_be_removed(tmp_path: Path) -> None:
-    for name in ("controller.log", "controller.toml", "controller.log.1", "postgres.log.5", "checkpoints"):
+    ours = ("controller.log", "controller.toml", "controller.log.1", "postgres.log.5", "checkpoints")
+    for name in (*ours, "controller-1.pid", "controller-1.log.2", "baselines"):
         (tmp_path / name).mkdir()
     _check_ours(tmp_path)
     (tmp_path / "thesis.log").mkdir()
@@ -256,7 +257,7 @@ def test_controller_that_ends_at_its_start_is_reported_with_its_log(service: Ten
     assert done.code == 6
     assert "tensile: the controller ended while it was starting\n  detail: " in done.err
     assert 'permission denied for database "tensile"' in done.err
-    assert str(state_of(service).controller_log) in done.err
+    assert str(state_of(service).controller().log) in done.err
     start_embedded(service, "--policy", "tensile+")
 
 

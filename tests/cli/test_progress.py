@@ -25,6 +25,11 @@ def test_gpu_also_shows_the_load_from_its_driver() -> None:
     assert device_line(device) == f"{device_line(DEVICE)}, 3.0 MB beside it, 80 % busy"
 
 
+def test_one_of_several_devices_has_its_name_its_host_and_its_jobs() -> None:
+    device = DEVICE | {"device_name": "cuda:1", "host": "a", "jobs": [5, 7]}
+    assert device_line(device, named=True) == device_line(DEVICE).replace("3:", "3 (cuda:1 on a) with jobs 5, 7:")
+
+
 JOB: dict[str, Any] = {
     "job_id": 7,
     "model": "digits",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from indb_tensile.cli.job_log import lines_of_job, log_files, read_lines
+from indb_tensile.cli.job_log import in_order_of_time, lines_of_job, log_files, read_lines
 from indb_tensile.cli.support_bundle import versions, without_quotes
 from tests.catalog.enqueue import enqueue
 from tests.cli.conftest import Tensile
@@ -37,6 +37,14 @@ def test_lines_of_a_job_have_their_tracebacks_and_no_other_jobs() -> None:
         "Traceback (most recent call last):",
         "ValueError: no",
     ]
+
+
+def test_lines_of_several_logs_are_in_the_order_of_time_and_keep_their_tracebacks_together() -> None:
+    first, other = "2026-01-01 00:00:0{},000 a[1] INFO job 7", "2026-01-01 00:00:0{},000 b[1] INFO job 7"
+    found = [first.format(1), "    Traceback", first.format(4), other.format(2), "without a time", other.format(3)]
+
+    assert in_order_of_time(iter(found)) == [*found[:2], *found[3:], found[2]]
+    assert in_order_of_time(["without a time"]) == ["without a time"]
 
 
 def test_older_files_of_a_log_come_first(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ DEVICE = {
     "worker_id": 1,
     "host": "h",
     "device": "emulated",
+    "device_name": "emulated",
     "alive": True,
     "jobs": 3,
     "busy_percent": None,
@@ -89,7 +90,21 @@ def test_running_jobs_come_before_waiting_ones_and_none_twice() -> None:
 
     assert [str(row["job"]) for row in rows] == ["7", "9"]
     assert [str(rows[0][name]) for name, _ in COLUMNS] == [
-        *("7", "[red]m", "alice", "training", "62 % 3/4", "300 B", "500 B", "20 ms", "1.5 ms", "0.5", "90 s", ""),
+        *(
+            "7",
+            "[red]m",
+            "alice",
+            "emulated",
+            "training",
+            "62 % 3/4",
+            "300 B",
+            "500 B",
+            "20 ms",
+            "1.5 ms",
+            "0.5",
+            "90 s",
+            "",
+        ),
     ]
     assert str(rows[1]["waits"]) == "memory (5 min)"
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from indb_tensile.catalog.connection import LockedError, UnreachableError
 from indb_tensile.catalog.install import VERSION
-from indb_tensile.catalog.jobs import HeartbeatReply, ObservedWorker, UnreadableJob
+from indb_tensile.catalog.jobs import DeferredJob, HeartbeatReply, ObservedWorker, UnreadableJob
 from indb_tensile.catalog.plans import DeviceUse, JobUse
 from indb_tensile.catalog.usage import JobUsage
 from indb_tensile.controller.background_planner import BackgroundPlanner, ImprovementCancellation
@@ -101,6 +101,8 @@ class FakeRecords:
         self.refuses = False  # whether every write is refused
         self.use: tuple[DeviceUse, tuple[JobUse, ...]] | None = None
         self.usages: tuple[JobUsage, ...] = ()
+        self.better_elsewhere: set[JobId] = set()
+        self.offered: list[JobId] = []
         self.holdups: list[tuple[WorkerId, str | None]] = []
         self.outlooks: list[tuple[WorkerId, Outlook]] = []
         self.learned: list[dict[int, float]] = []
@@ -127,13 +129,17 @@ class FakeRecords:
         if not in_order:
             self.fallen.append(worker)
 
-    def claim(self, worker: WorkerId, passed_over: frozenset[int]) -> ClaimedJob | UnreadableJob | None:
+    def claim(
+        self, worker: WorkerId, passed_over: frozenset[int], *, waited_for: JobId | None = None
+    ) -> ClaimedJob | UnreadableJob | DeferredJob | None:
         with self._lock:
             self._check()
             waiting = (j for j, s in self.states.items() if s == "queued" and self.owners[j] not in passed_over)
             job = next(waiting, None)
             if job is None or worker not in self.alive:
                 return None
+            if job in self.better_elsewhere and job != waited_for:
+                return DeferredJob(job=job)
             self._next_claim += 1
             self.states[job], self.claims[job] = "claimed", ClaimToken(self._next_claim)
             self.workers_of[job] = worker
@@ -149,6 +155,10 @@ class FakeRecords:
                 spec=self.specs[job],
                 worked_s=self.worked_s.get(job, 0.0),
             )
+
+    def offer(self, job: JobId) -> None:
+        self._check()
+        self.offered.append(job)
 
     def other_workers(self, worker: WorkerId | None) -> tuple[ObservedWorker, ...]:
         self._check()

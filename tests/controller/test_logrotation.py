@@ -1,5 +1,6 @@
 """Check that logs are rotated while processes have them open, without losing or splitting a line."""
 
+import fcntl
 import stat
 import subprocess
 import sys
@@ -21,6 +22,16 @@ def test_log_below_the_limit_and_missing_log_are_not_rotated(tmp_path: Path) -> 
     log.write_bytes(b"123456789")
     assert rotate(log, 10, 3) is False
     assert contents(log) == [b"123456789"]
+
+
+def test_log_that_another_process_rotates_now_is_left_alone(tmp_path: Path) -> None:
+    log = tmp_path / "controller.log"
+    log.write_bytes(b"123456789")
+    with log.open("rb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        assert rotate(log, 3, 3) is False
+    assert rotate(log, 3, 3) is True
+    assert contents(log) == [b"", b"123456789"]
 
 
 def test_rotation_keeps_the_given_number_of_older_files_with_the_mode_of_the_log(tmp_path: Path) -> None:

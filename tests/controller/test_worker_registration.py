@@ -237,3 +237,33 @@ def test_changed_outlook_is_recorded_after_some_seconds_and_a_failed_write_is_dr
     assert records.outlooks == [(registration.worker, outlooks[k]) for k in (0, 2, 4)]
     records.away, clock.now_s = True, 130.0
     registration.record_outlook(outlooks[0])
+
+
+def test_job_that_another_worker_ends_earlier_is_offered_once_and_claimed_after_a_wait() -> None:
+    records, clock = FakeRecords(), FakeClock()
+    registration = _register(records, clock)
+    records.enqueue("train")
+    (job,) = records.states
+    records.better_elsewhere = {job}
+    assert [registration.claim(), registration.claim()] == [None, None]
+    clock.now_s += 2.9
+    assert registration.claim() is None
+    assert records.offered == [job]
+    clock.now_s += 0.2
+    claimed = registration.claim()
+    assert claimed is not None
+    assert claimed.job == job
+
+
+def test_wait_for_a_better_worker_begins_anew_with_each_job() -> None:
+    records, clock = FakeRecords(), FakeClock()
+    registration = _register(records, clock)
+    for _ in range(2):
+        records.enqueue("train")
+    first, other = records.states
+    records.better_elsewhere = {first, other}
+    assert registration.claim() is None
+    clock.now_s += 5.0
+    records.states[first] = "claimed"  # by another worker
+    assert registration.claim() is None
+    assert records.offered == [first, other]

@@ -36,6 +36,20 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
+def test_several_controllers_have_equal_parts_of_the_machine() -> None:
+    both = Settings(devices=2, host_pool_bytes=64 * GIB)
+    of_processor = share_of_machine(both, frozenset(), lambda: machine(24 * GIB), lambda _: 8 * GIB)
+    assert (of_processor.capacity_bytes, of_processor.host_pool_bytes) == (6 * GIB, 2 * GIB)
+    assert of_processor.threads == max(1, half_of_cores() // 2)
+    assert within_machine(both, lambda: machine(12 * GIB)).host_pool_bytes == 4 * GIB
+    pinned = with_pinned_pool(
+        Settings(devices=2, max_jobs=1), frozenset(), lambda: machine(64 * GIB), lambda: 34 * GIB
+    )
+    assert pinned.host_pool_bytes == 8 * GIB
+    with pytest.raises(RequestError, match=r"at most 1073741824, the memory of one of 4 controllers of this machine"):
+        within_machine(Settings(devices=4), lambda: machine(4 * GIB))
+
+
 def test_a_budget_beyond_the_machines_memory_is_refused_with_both_figures() -> None:
     with pytest.raises(RequestError) as refused:
         within_machine(Settings(), lambda: machine(GIB))

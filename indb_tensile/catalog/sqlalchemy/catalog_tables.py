@@ -183,6 +183,7 @@ workers = Table(
     Column("took_leave", Boolean, nullable=False),
     Column("entering", Integer, nullable=False),
     Column("holdup", Text),
+    Column("device_name", Text),
 )
 
 jobs = Table(

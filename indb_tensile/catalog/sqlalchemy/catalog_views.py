@@ -84,6 +84,8 @@ stat_progress_train = _view(
     Column("updated_at", TIME),
     Column("eta_earliest", TIME),
     Column("paused", Boolean),
+    Column("host", Text),
+    Column("device_name", Text),
 )
 
 stat_progress_predict = _view(
@@ -134,6 +136,9 @@ stat_jobs = _view(
     Column("depends_on", ARRAY(BigInteger)),
     Column("retry_of", BigInteger),
     Column("search_id", BigInteger),
+    Column("worker_id", BigInteger),
+    Column("host", Text),
+    Column("device_name", Text),
 )
 
 stat_trials = _view(
@@ -224,6 +229,7 @@ stat_device = _view(
     Column("memory_busy_percent", SmallInteger),
     Column("outside_bytes", BigInteger),
     Column("updated_at", TIME),
+    Column("device_name", Text),
 )
 
 stat_device_jobs = _view(
@@ -266,6 +272,7 @@ stat_workers = _view(
     Column("started_at", TIME),
     Column("heartbeat_at", TIME),
     Column("stopped_at", TIME),
+    Column("device_name", Text),
 )
 
 stat_plan = _view(

@@ -43,7 +43,7 @@ function summary(j) {
     j.percent !== null ? el("div", { class: "row" }, el("progress", { max: 100, value: j.percent, "aria-label": "progress" }), `${number(j.percent, 3)} %, epoch ${j.epoch ?? 0} of ${j.epochs ?? "?"}, step ${j.step ?? 0} of ${j.steps ?? "?"}`) : null,
     facts([
       ["Model", el("a", { href: `/models/${encodeURIComponent(j.model)}` }, j.model)],
-      ["Owner", j.owner], ["Table", j.relation],
+      ["Owner", j.owner], ["Table", j.relation], ["Device", j.host && (j.device_name ? `${j.device_name} on ${j.host}` : j.host)],
       ["Waits for", j.waits_for], ["Place in the queue", j.position],
       ["Ends in about", j.eta_s === null ? null : seconds(j.eta_s)],
       ["Enqueued", time(j.enqueued_at)], ["Started", j.started_at && time(j.started_at)], ["Ended", j.finished_at && time(j.finished_at)],
