@@ -18,14 +18,14 @@ pytestmark = [pytest.mark.postgres, pytest.mark.nightly]
 
 LINKS = ("--link-out", "400MB", "--link-in", "400MB")  # with both rates, the link is not measured
 OPTIONS = ("--device", "emulated", "--capacity", "64MB", "--spare-trainers", "1", *LINKS)
-HYPERPARAMS = json.dumps({"epochs": 60, "batch_size": 64, "seed": 1})
+HYPERPARAMS = json.dumps({"epochs": 200, "batch_size": 64, "seed": 1})
 
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[Tensile]:
     """The command with a state directory of this module."""
     with open_directory("suite-devices-") as directory:
-        command = Tensile({"TENSILE_STATE_DIR": str(directory / "state")})
+        command = Tensile({"TENSILE_STATE_DIR": str(directory / "state"), "TENSILE_CHECKPOINT_S": "0"})
         yield command
         done = command("down", "--purge")
         assert done.code == 0, done.err
@@ -90,7 +90,9 @@ def test_jobs_of_a_killed_controller_end_on_the_other_device_with_equal_bits(
 
     until(both_train, "the jobs to train on two devices")
     victim = started["controllers"][0]
-    until(lambda: superuser.execute("select from tensile.checkpoints").fetchone() is not None, "a checkpoint")
+    saved = "select from tensile.checkpoints where job_id = %s"
+    (job,) = (job for job, device in placed.items() if device == victim["device_name"])
+    until(lambda: superuser.execute(saved, (job,)).fetchone() is not None, "a checkpoint")
     os.kill(victim["controller"], signal.SIGKILL)
     until(lambda: ended(victim["controller"]), "the controller to be gone")
 

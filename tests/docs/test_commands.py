@@ -36,7 +36,7 @@ def test_variables_belong_to_settings(page: Page) -> None:
         (".venv/bin/tensile plan --graph a.json --policy tensile+", None),
         ("tensile bench step --models vgg16", None),
         ("tensile upp", "tensile upp: there is no command upp"),
-        ("tensile up --devices cpu", "tensile up --devices cpu: there is no option --devices"),
+        ("tensile up --gpu cpu", "tensile up --gpu cpu: there is no option --gpu"),
         ("tensile bench walk", "tensile bench walk: there is no command walk"),
     ],
 )
