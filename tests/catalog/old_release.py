@@ -27,7 +27,7 @@ def fetch_all(connection: Connection, query: str, *values: Any) -> list[Any]:
 
 def until(condition: Callable[[], object]) -> None:
     """Poll until the condition is true; fail after 30 s."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)

@@ -198,7 +198,7 @@ def test_publication_does_not_wait_for_open_enqueues_or_new_models(database: Dat
     ):
         enqueue(alice)
         claimed = _claim_and_start(connection)
-        connection.execute("set lock_timeout = '1s'")
+        connection.execute("set lock_timeout = '60s'")
         with other_session.transaction(), bob.transaction():
             enqueue(other_session)
             enqueue(bob, "another")

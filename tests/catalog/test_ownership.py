@@ -162,7 +162,7 @@ def test_heartbeat_does_not_wait_for_the_locked_row_of_a_job_that_must_stop(data
             first.execute("select from tensile.jobs for update")
             with database.connect() as postgres:
                 postgres.execute("revoke tensile_user from first")
-            worker.execute("set lock_timeout = '1s'")
+            worker.execute("set lock_timeout = '60s'")
             assert jobs.beat(worker, worker_id, {claimed.job: claimed.claim}).cancelled == (claimed.job,)
         first.execute("reset role")
 

@@ -64,7 +64,7 @@ def test_deadlock_with_a_session_ends_the_sessions_statement_and_not_the_upgrade
         with pytest.raises(psycopg.errors.DeadlockDetected):
             alice.execute("select from tensile.workers")
         alice.execute("rollback")
-        upgrading.join(30)
+        upgrading.join(120)
         assert not upgrading.is_alive()
         assert fetch_all(observer, "select tensile.catalog_version()") == [(VERSION,)]
 

@@ -50,7 +50,7 @@ from indb_tensile.scheduler.link import Link
 MIB = 1 << 20
 FAKE_TRAINER = "tests.controller.fake_trainer"
 LINK = Link(out_bytes_per_s=10**9, in_bytes_per_s=10**9)
-DEADLINE_S = 20.0
+DEADLINE_S = 120.0
 
 
 def spec(behaviour: str, size_bytes: int = MIB) -> JobSpec:

@@ -57,7 +57,7 @@ def wait_for_end(pid: int) -> None:
 
 
 def wait_for_text(path: Path, text: str) -> None:
-    end_s = time.monotonic() + 10.0
+    end_s = time.monotonic() + DEADLINE_S
     while not path.exists() or path.read_text() != text:
         assert time.monotonic() < end_s, path.read_text() if path.exists() else "no file"
         os.sched_yield()

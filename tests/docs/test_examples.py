@@ -63,7 +63,17 @@ def trained(cluster: Cluster, template: str) -> Iterator[Service]:
         yield service
 
 
-@pytest.mark.parametrize("page", [pytest.param(page, id=page.name) for page in WITH_SQL])
+# The pages that train most. By day the page of functions, and tests of each subject, run such statements.
+LONG = {f"docs/user/{name}.md" for name in ("networks", "search", "training")}
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, id=page.name, marks=(pytest.mark.nightly,) if page.name in LONG else ())
+        for page in WITH_SQL
+    ],
+)
 def test_the_statements_of_a_page_run_as_written(page: Page, trained: Service) -> None:
     run(page, trained.database)
     # Nothing waits for these trainings, and with default settings each has many epochs.

@@ -55,7 +55,7 @@ def trained(client: Tensile, model: str, target: str, architecture: Any, **optio
     settings: dict[str, Any] = {"exclude": others, "preprocess": PREPROCESS} | options
     if not (isinstance(architecture, str) and architecture in ESTIMATORS):
         settings.setdefault("hyperparams", {"epochs": 1, "batch_size": 128})
-    client.train(model, "every_kind", target=target, architecture=architecture, **settings).wait(120)
+    client.train(model, "every_kind", target=target, architecture=architecture, **settings).wait(400)
 
 
 def check_equal(client: Tensile, running: Service, model: str, path: Path) -> None:

@@ -95,4 +95,4 @@ def test_own_server_is_set_up_as_in_the_manual(cluster: Cluster, superuser: psyc
                 assert prediction[0] in {"setosa", "versicolor", "virginica"}
         finally:
             controller.terminate()
-            assert controller.wait(timeout=30) == 0
+            assert controller.wait(timeout=120) == 0

@@ -90,7 +90,7 @@ def test_a_model_from_a_registered_network_trains_and_predicts(
     assert stored < size_bytes
 
     whole = rows("select label from tensile_predict_table('read', 'notes') order by (key ->> 'id')::int")
-    assert rows("select tensile_predict_label('read', n) from notes as n order by id") == whole
+    assert rows("select tensile_predict_label('read', n) from notes as n where id <= 40 order by id") == whole[:40]
     refused = tensile("models", "remove", "bert")
     assert refused.code != 0
     assert 'models need network "bert"' in refused.err

@@ -10,6 +10,7 @@ import pytest
 
 from tests.e2e.conftest import Service
 from tests.e2e.trainings import child_pids, weights
+from tests.nightly import nightly_unless
 
 pytestmark = pytest.mark.postgres
 
@@ -84,7 +85,8 @@ def test_only_a_better_trial_replaces_the_deployed_version(running: Service, dem
     )
 
 
-@pytest.mark.parametrize("prune", ["halving", "none"])
+# The first test of this module prunes by halving.
+@pytest.mark.parametrize("prune", nightly_unless(lambda prune: prune == "none", ["halving", "none"]))
 def test_trials_are_pruned_as_requested(running: Service, demo: psycopg.Connection, prune: str) -> None:
     number = search(demo, f"pruned_{prune}", f"trials => 4, parallel => 2, prune => '{prune}'")
     assert running.until_ended(number) == ["succeeded"]

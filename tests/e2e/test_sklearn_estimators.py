@@ -34,7 +34,6 @@ DAILY = (
     estimator_checks.check_estimators_unfitted,
     estimator_checks.check_estimator_sparse_array,
     estimator_checks.check_fit1d,
-    estimator_checks.check_n_features_in_after_fitting,
     estimator_checks.check_complex_data,
 )
 
@@ -83,6 +82,7 @@ def test_no_table_stays_after_a_fit_and_none_is_seen_by_others(running: Service)
     )
 
 
+@pytest.mark.nightly
 def test_columns_of_frames_may_be_texts_and_names_may_be_anything() -> None:
     frame = pandas.DataFrame(
         {"kind": ["a", "b", None, "c"] * 10, 'x "y" %s': np.arange(40.0), "flag": [True, False] * 20}
@@ -103,11 +103,14 @@ def test_a_relation_is_fitted_where_it_is(running: Service) -> None:
     assert (estimator.n_features_in_, len(estimator.feature_names_in_)) == (30, 30)
     assert estimator.score("breast_cancer", "target") > 0.9
     assert estimator.predict_proba("breast_cancer").shape == (569, 2)
-    digits = TensileClassifier(**QUICK).fit("digits", "label")
-    assert digits.classes_.tolist() == list(range(10))
     assert TensileRegressor(**QUICK).fit("diabetes", "target").score("diabetes", "target") > 0.3
     with pytest.raises(RequestError, match="X is a relation, and y is a ndarray"):
         TensileClassifier().fit("digits", np.zeros(3))
+
+
+@pytest.mark.nightly
+def test_labels_of_a_relation_may_be_numbers() -> None:
+    assert TensileClassifier(**QUICK).fit("digits", "label").classes_.tolist() == list(range(10))
 
 
 def test_a_grid_search_in_threads_trains_its_candidates_side_by_side(running: Service) -> None:

@@ -46,9 +46,9 @@ def test_a_model_of_texts_is_explained_trained_continued_and_predicts_in_every_w
     metric, encoder = rows("select metric, architecture ->> 'text_encoder' from tensile_training_info('sections')")[0]
     assert (metric, encoder) == (pytest.approx(1, abs=0.1), "pooling")
 
-    single = rows("select tensile_predict_label('sections', n) from notes as n order by id")
+    single = rows("select tensile_predict_label('sections', n) from notes as n where id <= 40 order by id")
     whole = rows("select label from tensile_predict_table('sections', 'notes') order by (key ->> 'id')::int")
-    assert single == whole
+    assert single == whole[:40]
     document = """select tensile_predict_label('sections', '{"body": "music", "title": "", "pages": 1}'::jsonb)"""
     assert rows(document) == [("sound",)]
     added: dict[str, float] = dict(

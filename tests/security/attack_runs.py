@@ -90,7 +90,9 @@ def run_attack(connection: Connection, role: str, attack: Attack, before: State)
     try:
         with _rolled_back(connection):
             connection.execute(f"set local session authorization {role}")
-            connection.execute("set local statement_timeout = '2s'")
+            # A wait has to be ended. Any other statement ends by itself, however slow the machine is.
+            if "wait" in attack.target:
+                connection.execute("set local statement_timeout = '500ms'")
             try:
                 count, answer = _answer(connection, attack)
             except psycopg.Error as error:
@@ -103,8 +105,8 @@ def run_attack(connection: Connection, role: str, attack: Attack, before: State)
                     message=f"{error.sqlstate} {error}",
                     leaked=_leaks(attack, messages),
                 )
-            connection.execute("reset session authorization")
-            after = State.now(connection)
+            connection.execute("reset session authorization; set local statement_timeout = 0")
+            after = State.now(connection) if _has_written(connection) else before
             return AttackReport(
                 attack=attack,
                 outcome=Outcome.ROWS if count else Outcome.NOTHING,
@@ -125,6 +127,13 @@ def _rolled_back(connection: Connection) -> Iterator[None]:
         yield
     finally:
         connection.execute("rollback")
+
+
+def _has_written(connection: Connection) -> bool:
+    """Return whether the transaction may have changed anything: then PostgreSQL has given it an identifier."""
+    row = connection.execute("select pg_current_xact_id_if_assigned() is not null").fetchone()
+    assert row is not None
+    return bool(row[0])
 
 
 def _answer(connection: Connection, attack: Attack) -> tuple[int, str]:

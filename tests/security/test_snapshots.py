@@ -120,7 +120,7 @@ def test_job_of_another_user_gets_no_snapshot(alice: Connection, bob: Connection
         with refused("55000"):
             make(bob, job, ["x"])
         ((table, _, _), *_) = make(alice, job, ["x"])
-        bob.execute("set lock_timeout = '1s'")
+        bob.execute("set lock_timeout = '60s'")
         with refused("42P01"):  # not committed, so bob does not see the table
             bob.execute(f"insert into {table} (x) values (1)")
         with refused("55000"):

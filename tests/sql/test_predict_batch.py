@@ -179,15 +179,19 @@ def test_statement_timeout_ends_a_batch_and_an_evaluation_between_parts(alice: C
     serve(fall_silent)
     alice.execute(
         """create table long as select n as id, repeat('x', 1000) as petal, 'setosa' as species
-             from generate_series(1, 3000) as n;
-           set statement_timeout = '3s'"""
+             from generate_series(1, 3000) as n"""
     )
 
-    for statement in (
-        "select tensile_predict_batch('flowers', array_agg(x)) from (select * from long) as x",
-        "select * from tensile_evaluate('flowers', 'long')",
+    for verb, statement in (
+        ("predict", "select tensile_predict_batch('flowers', array_agg(x)) from (select * from long) as x"),
+        ("evaluate", "select * from tensile_evaluate('flowers', 'long')"),
     ):
-        assert refused(alice, statement).sqlstate == "57014"
+        # Until the machine answers the first part within the time, give it more.
+        for limit_s in (3, 10, 30, 100):
+            alice.execute(f"set statement_timeout = '{limit_s}s'".encode())
+            assert refused(alice, statement).sqlstate == "57014"
+            if answers and answers[-1]["verb"] == verb:
+                break
     assert [request["verb"] for request in answers] == ["predict", "evaluate"]
 
 

@@ -14,6 +14,7 @@ from tests.sql.traps import set_traps, trap_calls
 
 from .conftest import Connection, Serve, refused, value
 from .fakes import result
+from .test_wait import ENDED, FAIL, run_in_background
 
 pytestmark = pytest.mark.postgres
 
@@ -69,7 +70,7 @@ def test_schema_with_the_name_of_the_workers_role_is_not_searched(
 
 
 def test_call_of_a_user_runs_no_function_of_another_user(
-    with_traps: Connection, bob: Connection, admin: Connection, serve: Serve
+    with_traps: Connection, bob: Connection, admin: Connection, database: Database, serve: Serve
 ) -> None:
     with_traps.execute("grant select on iris to bob")
 
@@ -92,10 +93,9 @@ def test_call_of_a_user_runs_no_function_of_another_user(
     bob.execute("select * from tensile_evaluate('mine', 'iris')")
     bob.execute("select * from tensile_check()")
     bob.execute("select tensile_predict('mine', 1)")
-    bob.execute("set statement_timeout = '1s'")
-    error = refused(bob, "call tensile_train_and_wait('mine', 'iris', target => 'species')")
-    assert error.message == "canceling statement due to statement timeout"
-    bob.execute("reset statement_timeout")
+    with run_in_background(database, FAIL, condition=ENDED):
+        error = refused(bob, "call tensile_train_and_wait('mine', 'iris', target => 'species')")
+    assert error.message == "the budget is below the floor"
     assert trap_calls(with_traps) == []
     assert value(bob, "select count(*) from sample") == 1
     assert value(bob, "show search_path") == '"$user", public'

@@ -179,7 +179,6 @@ def test_train_and_wait_begins_a_transaction_for_each_poll(alice: Connection, da
     succeed = "update tensile.jobs set state = 'succeeded', finished_at = now()"
 
     with run_in_background(database, record_start, next_transaction, succeed, condition=ENDED):
-        alice.execute("set statement_timeout = '60 s'")
         alice.execute("call tensile_train_and_wait('flowers', 'iris', target => 'species')")
 
     assert value(alice, "select state::text from tensile.jobs") == "succeeded"

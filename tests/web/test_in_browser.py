@@ -15,7 +15,7 @@ from tests.web.conftest import ServedPage
 
 pytestmark = [pytest.mark.postgres, pytest.mark.shares_database]
 
-_DEADLINE_S = 30
+_DEADLINE_S = 120
 
 
 @pytest.fixture(scope="module")
