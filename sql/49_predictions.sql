@@ -385,7 +385,7 @@ begin atomic
           offset 0) as p;
 end;
 comment on function public.tensile_predict_table(text, regclass, text[], integer, boolean) is
-  'predicts for all rows of a relation, which the caller''s session reads: returns each row''s key (the primary key, or '
+  'predicts for all rows of a relation, read with the caller''s rights: returns each row''s key (the primary key, or '
   'the columns of keys) with the value of a regression or the label, and with_probabilities also each label''s '
   'probability. A model of several targets has their values in targets: an object by column, or the list of an '
   'array''s elements. In FROM its rows stream';
@@ -414,7 +414,7 @@ begin atomic
          offset 0) as e;
 end;
 comment on function public.tensile_embed_table(text, regclass, text[], integer) is
-  'returns the embedding of each row of a relation, which the caller''s session reads, with the row''s key: the primary '
+  'returns the embedding of each row of a relation, read with the caller''s rights, with the row''s key: the primary '
   'key, or the columns of keys. In FROM its rows stream';
 
 -- The forecasts stream like predictions: a page has the rows of some whole series.

@@ -76,7 +76,8 @@ class AsyncTensile:
     async def train(self, model: str, relation: object, **options: Unpack[TrainOptions]) -> AsyncJob:
         """Enqueue a training of the model on a relation, commit, and return its job.
 
-        The options are the arguments of `tensile_train`. Raises RequestError and its kinds for a wrong request.
+        The options are the arguments of `tensile_train`. Raises RequestError, or one of its subclasses, for a wrong
+        request.
         """
         return await self._job(requests.train(model, relation, options))
 

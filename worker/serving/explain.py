@@ -126,7 +126,7 @@ class Explainer:
     def explain(self, request: Explain) -> list[Row]:
         """Return one row per policy: the two baselines, then the configured policy.
 
-        Raises RequestError and its kinds for a request that could not be trained either.
+        Raises RequestError, or one of its subclasses, for a request that could not be trained either.
         """
         network = self._network(request.spec.architecture, request.owner_oid)
         training = outline(request.spec, request.columns, request.rows, request.shares, network)
