@@ -115,7 +115,7 @@ class DeviceMemory:
         self._gauge = gauge or NoGauge()
         self._kind = kind
         self._slots: dict[TrainerId, Slot] = {}
-        self._revoked: dict[TrainerId, SlotUsage] = {}  # the last use, which the ledger no longer tells
+        self._revoked: dict[TrainerId, SlotUsage] = {}  # the last use, which the ledger no longer has
         self._wanted_pool_bytes = 0
         self._pool_settled = True
 
