@@ -136,14 +136,28 @@ comment on function tensile.call(text, jsonb, jsonb[]) is
   'returns the result of tensile.bridge, or raises its error; raises an error for a role that is not a member of '
   'tensile_user';
 
--- Raises the error of a page, as tensile.call does. Returns null for a page without an error: the function is strict.
+-- Raises the error of a page, as tensile.call does, and as there without calling raise_error, which would add lines of
+-- CONTEXT. Returns null for a page without an error: the function is strict.
 create function tensile.page_error(error text) returns text
   language plpgsql stable strict
   set search_path = pg_catalog, pg_temp
 as $$
+declare
+  fields constant json := error;
+  code constant text := fields ->> 'sqlstate';
+  message constant text := fields ->> 'message';
+  more constant text := fields ->> 'detail';
+  way_out constant text := fields ->> 'hint';
 begin
-  return tensile.raise_error(fields.sqlstate, fields.message, fields.detail, fields.hint)::text
-    from json_to_record(error::json) as fields (sqlstate text, message text, detail text, hint text);
+  -- PostgreSQL would show an empty DETAIL or HINT.
+  if more <> '' and way_out <> '' then
+    raise exception '%', message using errcode = code, detail = more, hint = way_out;
+  elsif more <> '' then
+    raise exception '%', message using errcode = code, detail = more;
+  elsif way_out <> '' then
+    raise exception '%', message using errcode = code, hint = way_out;
+  end if;
+  raise exception '%', message using errcode = code;
 end
 $$;
 comment on function tensile.page_error(text) is 'raises the error of a page of tensile.prediction_pages';

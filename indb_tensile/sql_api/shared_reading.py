@@ -96,7 +96,7 @@ def _in_subtransaction() -> bool:
 CIRCUMSTANCES = """
 select pg_catalog.current_setting('transaction_isolation') <> 'serializable'
        and pg_catalog.current_setting('max_prepared_transactions') = '0'
-       and (select coalesce(sum(pg_catalog.pg_relation_size(t.oid)), 0) >= $2::int8
+       and (select coalesce(sum(pg_catalog.pg_table_size(t.oid)), 0) >= $2::int8
               from pg_catalog.unnest(pg_catalog.string_to_array($1::text, ',')::oid[]) as t (oid))
        and not exists (select from pg_catalog.pg_locks as l
                         where l.pid = pg_catalog.pg_backend_pid() and l.locktype = 'relation'

@@ -116,6 +116,47 @@ def test_key_has_the_named_columns(demo: Connection, relation: str, keys: str, k
     assert first == [(key,)]
 
 
+RELATIONS = {
+    "unlogged table": "create unlogged table s as select id, a, b from flowers",
+    "table with children": """create table s (id bigint, a measure);
+        create table more (b tint, pad text) inherits (s);
+        alter table s add b tint; insert into s select id, a, b from flowers where id <= 9;
+        insert into more (id, a, b) select id, a, b from flowers where id > 9""",
+    "table with dropped columns": """create table s (gone int, b tint, also text, a measure, id bigint);
+        alter table s drop gone, drop also; insert into s select b, a, id from flowers""",
+    "table with generated columns": """create table s (id bigint, half float8, b tint,
+        a float8 generated always as (half * 2) stored); insert into s select id, a / 2, b from flowers""",
+    "partitions of two levels": """create table s (id bigint, a measure, b tint) partition by list (b);
+        create table blue partition of s for values in ('blue'); create table others (b tint, id bigint, a measure)
+        partition by range (id); create table low partition of others for values from (0) to (30);
+        create table high partition of others for values from (30) to (99);
+        alter table s attach partition others default; insert into s select id, a, b from flowers""",
+    "materialized view": "create materialized view s as select id, a, b from flowers",
+    "temporary table": "create temporary table s as select id, a, b from flowers",
+    "temporary view": "create temporary view s as select id, a, b from flowers",
+    "view with a join": """create view s as
+        select f.id, f.a, o.b from flowers as f join (select id, b from flowers) as o on o.id = f.id""",
+    "view with an aggregate": "create view s as select id, max(a) as a, min(b) as b from flowers group by id",
+    "view of a union": """create view s as
+        select id, a, b from flowers where id % 3 = 0 union all select id, a, b from flowers where id % 3 > 0""",
+    "view that functions of the session decide": """create view s as select id, a, b from flowers
+        where current_setting('work_mem') is not null and pg_backend_pid() > 0""",
+}
+
+
+def test_each_kind_of_relation_is_predicted_as_its_rows_are(demo: Connection) -> None:
+    expected = rows(demo, "select id, tensile_predict_label('flowers', f) from flowers as f order by id")
+    for kind, statements in RELATIONS.items():
+        with demo.transaction(force_rollback=True):
+            demo.execute(statements.encode())
+            answers = (
+                "select (key -> 'id')::bigint, label from tensile_predict_table('flowers', 's', '{id}') order by 1"
+            )
+            assert rows(demo, answers) == expected, kind
+            typed = "select ((r.row).id), r.label from tensile_predict_rows('flowers', null::s) as r order by 1"
+            assert rows(demo, typed) == expected, kind
+
+
 def test_columns_of_other_types_are_read_as_a_single_prediction_reads_them(demo: Connection) -> None:
     typed = rows(demo, "select label from tensile_predict_table('flowers', 'flowers')")
     assert rows(demo, "select label from tensile_predict_table('flowers', 'untyped', array['id'])") == typed
@@ -271,6 +312,7 @@ def test_row_that_does_not_fit_is_named_with_its_key(demo: Connection) -> None:
         "row 7: column \"a\": 'x' is not a number",
         'The row\'s key is {"id" : 7}.',
     )
+    assert (error.context or "").splitlines() == ["PL/pgSQL function tensile.page_error(text) line 11 at RAISE"]
     assert rows(demo, "select tensile_predict_label('flowers', f) from flowers as f limit 1")
 
 

@@ -16,6 +16,8 @@ pytestmark = pytest.mark.postgres
         ("select tensile_train('m', 'iris', target => 'nosuch')", 1),
         ("select tensile_train_query('m', 'select * from iris', target => 'nosuch')", 1),
         ("select tensile_load_dataset('digits')", 1),
+        ("select * from tensile_predict_table('m', 'iris')", 1),
+        ("select tensile_predict_into('m', 'iris', 'answers')", 1),
         ("select tensile_create_model('m', 'nosuch')", 2),
         ("select * from tensile_explain('m', 'iris', target => 'nosuch')", 2),
         ("select * from tensile_explain_query('m', 'select * from iris', target => 'nosuch')", 2),
