@@ -65,6 +65,7 @@ class Task(StrEnum):
     REGRESSION = "regression"
     MULTILABEL = "multilabel"  # each row has a set of labels
     FORECAST = "forecast"  # the next steps of series
+    ANOMALY = "anomaly"  # how unlike the others each row is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,8 +181,8 @@ class JobSpec:
 
     @property
     def target_columns(self) -> tuple[str, ...]:
-        """Return the columns to predict."""
-        return self.targets or (self.target,)
+        """Return the columns to predict: none for anomalies without labels, whose target is empty."""
+        return self.targets or ((self.target,) if self.target else ())
 
     @property
     def takes_device(self) -> bool:

@@ -16,6 +16,7 @@ from torch import nn
 
 from indb_tensile.errors import RequestError
 from indb_tensile.job import Task
+from indb_tensile.learning.autoencoder import Autoencoder
 from indb_tensile.learning.embedded_rows import table_network
 from indb_tensile.learning.ensemble import Ensemble
 from indb_tensile.learning.feature_options import TOKENS
@@ -26,6 +27,7 @@ from indb_tensile.learning.member_mean import OutputKind, output_kind_of
 from indb_tensile.learning.pretrained_vectors import PretrainedVectors
 from indb_tensile.learning.registered_network import RegisteredNetwork
 from indb_tensile.request.network_rules import (
+    ANOMALY_ARCHITECTURES,
     ARCHITECTURES,
     EMBEDDING_ARCHITECTURES,
     ESTIMATORS,
@@ -129,7 +131,24 @@ def _network(
         return forecast_network(architecture["type"], _values(architecture), input_shape, outputs)
     if architecture["type"] in IMAGE_ARCHITECTURES and len(input_shape) == 3:
         return image_network(architecture["type"], _values(architecture), input_shape, outputs)
+    if architecture["type"] in ANOMALY_ARCHITECTURES:
+        return _autoencoder(_values(architecture), input_shape)
     return stack(expand(architecture, input_shape), input_shape, outputs)
+
+
+def _autoencoder(values: Mapping[str, Any], input_shape: Shape) -> nn.Module:
+    """Build an autoencoder. Without a worker's counts each number is a column."""
+    (width,) = input_shape
+    widths = values["widths"] or (1,) * width
+    return Autoencoder(
+        width,
+        widths,
+        values["divisors"] or (1,) * len(widths),
+        hidden=values["hidden"],
+        code=values["code"],
+        noise=values["noise"],
+        activation=values["activation"],
+    )
 
 
 def _output_kind(task: Task | None, outputs: int) -> OutputKind:
@@ -201,7 +220,7 @@ def with_layout(architecture: dict[str, Any], layout: Mapping[str, Any]) -> dict
 
     Raises RequestError if the request has other counts.
     """
-    if not embeds(architecture):
+    if not embeds(architecture) and architecture["type"] not in ANOMALY_ARCHITECTURES:
         return architecture
     own = {name: value for name, value in layout.items() if name in ARCHITECTURES[architecture["type"]]}
     for name, value in own.items():
@@ -272,11 +291,7 @@ def natural_shape(architecture: dict[str, Any], arrays: tuple[Shape, ...], alone
     kind = architecture["type"]
     if declared is not None:
         shape: Shape | None = tuple(declared)
-    elif (
-        not alone
-        or kind in ("mlp", *EMBEDDING_ARCHITECTURES, *FORECAST_ARCHITECTURES, *ESTIMATORS)
-        or len(arrays[0]) < 2
-    ):
+    elif not alone or kind in _FLAT or len(arrays[0]) < 2:
         shape = None
     else:
         shape = (1, *arrays[0]) if len(arrays[0]) == 2 and kind != "layers" else arrays[0]
@@ -288,6 +303,9 @@ def natural_shape(architecture: dict[str, Any], arrays: tuple[Shape, ...], alone
             hint='Give the images\' shape as channels, height, width: "input_shape": [1, 28, 28].',
         )
     return shape
+
+
+_FLAT = ("mlp", *EMBEDDING_ARCHITECTURES, *FORECAST_ARCHITECTURES, *ANOMALY_ARCHITECTURES, *ESTIMATORS)
 
 
 def _values(architecture: dict[str, Any]) -> dict[str, Any]:

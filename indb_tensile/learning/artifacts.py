@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from indb_tensile.errors import DatabaseError, RequestError
 from indb_tensile.job import Task
 from indb_tensile.learning import architectures
+from indb_tensile.learning.anomaly_scale import AnomalyScale
 from indb_tensile.learning.columns import Columns
 from indb_tensile.learning.ensemble import FIRST_MEMBER
 from indb_tensile.learning.forecast_recipe import ForecastRecipe
@@ -343,6 +344,8 @@ class ModelPredictor:
                 )
                 for own, vector in zip(values, vectors, strict=True)
             ]
+        if target.anomaly is not None:
+            return _anomalies(target.anomaly, target.names, outputs)
         if self.task is Task.MULTILABEL:
             chances, texts = label_probabilities(outputs).tolist(), label_sets(target.names, outputs)
             return [
@@ -368,6 +371,16 @@ class ModelPredictor:
                 best_classes, class_probabilities, vectors, strict=True
             )
         ]
+
+
+def _anomalies(scale: AnomalyScale, names: tuple[str, ...], outputs: npt.NDArray[np.float32]) -> list[Prediction]:
+    """Return each row's score as its value, whether it is an anomaly, and what each column adds as its vector."""
+    scores = scale.scores(outputs)
+    labels = [names[int(flag)] for flag in scale.flags(scores)]
+    return [
+        Prediction(value=score, label=label, probabilities=(), vector=tuple(added), labels=(label,))
+        for score, label, added in zip(scores.tolist(), labels, scale.contributions(outputs)[1].tolist(), strict=True)
+    ]
 
 
 def _forwards(module: nn.Module) -> Iterator[Callable[[Tensor], Tensor]]:

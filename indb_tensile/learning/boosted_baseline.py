@@ -20,6 +20,7 @@ from torch import Tensor
 from indb_tensile.errors import RequestError
 from indb_tensile.job import Task
 from indb_tensile.learning import architectures
+from indb_tensile.learning.anomaly_scale import label_metrics
 from indb_tensile.learning.artifacts import pack as packed_file
 from indb_tensile.learning.artifacts import unpack
 from indb_tensile.learning.encoded_parts import Part
@@ -93,6 +94,8 @@ def why_no_baseline(prepared: Prepared) -> str:
         return "the hyper-parameter baseline is false"
     if prepared.architecture["type"] == "boosting":
         return "the model is one of boosting itself"
+    if prepared.task is Task.ANOMALY and not _has_both(prepared.test):
+        return "the rows that are held out have no labels of anomalies to compare by"
     if prepared.forecast is not None:
         return "forecasts are compared with simple ones"
     if len(prepared.input_shape) != 1:
@@ -116,6 +119,10 @@ def rows_digest(rows: bytes) -> str:
 
 def baseline_figure(rows: BaselineRows) -> dict[str, Any]:
     """Fit the baseline on one thread and return its `metrics`, or the `reason` why there are none."""
+    if rows.task is Task.ANOMALY:
+        metrics = label_metrics(forest_scores(rows.train.x, rows.test.x, rows.seed), rows.test.targets.numpy())
+        counts = {"train_rows": rows.train.rows, "test_rows": rows.test.rows}
+        return {"metrics": metrics, "name": "isolation forest", **counts}
     try:
         outputs = _outputs(rows)
     except RequestError as error:
@@ -175,9 +182,23 @@ def _fitted_outputs(rows: BaselineRows, task: Task, outputs: int) -> npt.NDArray
     return predicted
 
 
+def forest_scores(train: Tensor, test: Tensor, seed: int) -> npt.NDArray[np.float64]:
+    """Return the scores of an isolation forest (Liu and others 2008) with the defaults of scikit-learn."""
+    from sklearn.ensemble import IsolationForest
+
+    forest = IsolationForest(random_state=seed, n_jobs=1).fit(train.flatten(1).numpy())
+    scores: npt.NDArray[np.float64] = -forest.score_samples(test.flatten(1).numpy())
+    return scores
+
+
+def _has_both(part: Part) -> bool:
+    """Return whether rows have labels of anomalies and of others."""
+    return bool((part.targets == 1).any() and (part.targets == 0).any())
+
+
 def _trees(task: Task, outputs: int) -> int:
     """Return how many trees an iteration of boosting grows."""
-    return 1 if task is Task.CLASSIFICATION and outputs == 2 else outputs
+    return 1 if task is Task.ANOMALY or (task is Task.CLASSIFICATION and outputs == 2) else outputs
 
 
 def _sample(part: Part, most: int) -> Part:

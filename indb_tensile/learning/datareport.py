@@ -92,6 +92,9 @@ def report_data(subject: ReportInput) -> tuple[Fact, ...]:
 
     A warning is attached to the fact that it is about.
     """
+    if subject.preprocessor.target.anomaly is not None:
+        sections: tuple[Iterator[Fact], ...] = (_split_facts(subject), _encoding_facts(subject, ()))
+        return tuple(fact for section in sections for fact in islice(section, _MOST_FACTS))
     sections = (_row_facts(subject), _split_facts(subject), _target_facts(subject), _column_facts(subject))
     return tuple(fact for section in sections for fact in islice(section, _MOST_FACTS))
 
@@ -323,6 +326,12 @@ def _column_facts(subject: ReportInput) -> Iterator[Fact]:
     for finding in leaks:  # findings come first, because the number of facts of a section is limited
         fact, value, warning = _finding_texts(finding.kind, recipe.target.name)
         yield Fact(section="columns", subject=finding.column, fact=fact, value=value, warning=warning)
+    yield from _encoding_facts(subject, leaks)
+
+
+def _encoding_facts(subject: ReportInput, leaks: Sequence[leakage.Finding]) -> Iterator[Fact]:
+    """Describe how the features are encoded, and their values."""
+    recipe, columns = subject.preprocessor.recipe, subject.table.columns
     reported = {(finding.column, finding.kind) for finding in leaks}
     encodings = dict(_encodings(subject.preprocessor))
     texts = {

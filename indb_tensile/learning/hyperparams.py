@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from indb_tensile.job import JobSpec
+from indb_tensile.job import JobSpec, Task
 from indb_tensile.learning import training_length
 from indb_tensile.request.hyperparam_rules import HYPERPARAMS, ONLY_WITH, check_hyperparams
 from indb_tensile.request.image_rules import AUGMENTATIONS
@@ -19,6 +19,7 @@ _BETAS = {"lion": (0.9, 0.99)}  # the authors' default
 # Of a registered network: as in the papers of BERT and of LoRA. A head begins from nothing, as other networks do.
 _PRETRAINED_RATE = {"all": 1e-4, "lora": 1e-3, "head": None}
 _PRETRAINED_BATCH = 32  # the papers': a step of an encoder takes far more memory a row than one of a table's network
+_ANOMALY_EPOCHS = 50  # of `bench anomalies`: a longer training reconstructs the anomalies of a small table too
 _WARMUP = {"one_cycle": 0.3}  # torch's default; 0 for all other schedules
 _ONE_CYCLE_START = 25.0  # the highest rate by the first one, and
 _ONE_CYCLE_FALL = 1e4  # the first rate by the last one: torch's defaults
@@ -73,6 +74,7 @@ class TrainingSettings:
     augment_rotation: float
     augment_color: float
     augment_cutout: float
+    contamination: float | None
     baseline: bool
     seed: int
 
@@ -118,6 +120,8 @@ def settings_of(
     if architecture["type"] == "pretrained":
         return TrainingSettings.parse(_of_pretrained(architecture, spec.hyperparams) | spec.hyperparams, rows)
     settings = TrainingSettings.parse(spec.hyperparams, rows)
+    if spec.task is Task.ANOMALY and spec.hyperparams.get("epochs") is None:
+        return replace(settings, epochs=min(settings.epochs, _ANOMALY_EPOCHS))
     requested = spec.architecture["type"] != "auto" or {"epochs", "ensemble", "freeze"} & spec.hyperparams.keys()
     if starts or requested or architecture["type"] not in ("mlp", "window_mlp"):
         return settings

@@ -1,19 +1,22 @@
 """Chooses the features and the rows of a training. The rows have a target, and their images can be read."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from indb_tensile.errors import DataError
-from indb_tensile.job import JobSpec
+from indb_tensile.job import JobSpec, Task
 from indb_tensile.learning.columns import Column, ColumnKind, Columns, Rows, TableData
 from indb_tensile.learning.decoded_images import DecodedImages, SkippedRows, decode_images, skipped_sentence
 from indb_tensile.learning.documents import with_derived
 from indb_tensile.learning.feature_options import FeatureOptions
 from indb_tensile.learning.image_decoding import ImageForm
 from indb_tensile.learning.preprocessor import choose_features, require_present
+from indb_tensile.learning.row_storage import positions_where
 from indb_tensile.learning.splits import Split
 from indb_tensile.learning.target_columns import with_combined
-from indb_tensile.learning.targets import labeled
+from indb_tensile.learning.targets import labeled, unlabeled
 from indb_tensile.request.hyperparam_rules import check_weights
 from indb_tensile.request.image_rules import check_images
 from indb_tensile.request.split_rules import check_split_use
@@ -42,7 +45,10 @@ def learnable_rows(
     """
     features = chosen_features(table.described, spec, options)
     table = with_combined(table, spec.target, spec.targets, spec.task)
-    labeled_rows = labeled(spec.target, table.columns[spec.target], table.storage)
+    if spec.task is Task.ANOMALY:
+        table, labeled_rows = _with_labels(table, spec.target)
+    else:
+        labeled_rows = labeled(spec.target, table.columns[spec.target], table.storage)
     _require_rows(table, labeled_rows)
     columns = _with_paths(table, features, options)
     require_present(columns, features, options, labeled_rows)
@@ -61,7 +67,7 @@ def learnable_rows(
 
 def chosen_features(described: Sequence[Column], spec: JobSpec, options: FeatureOptions) -> tuple[str, ...]:
     """Return the columns to learn from. No column of the target is one."""
-    target, *others = spec.target_columns
+    target, *others = spec.target_columns or ("",)
     return choose_features(described, target, spec.features, (*left_out(spec), *others), options)
 
 
@@ -79,6 +85,15 @@ def left_out(spec: JobSpec) -> tuple[str, ...]:
         return spec.exclude
     withheld = (split.withheld, spec.hyperparams.get("weight"))
     return (*spec.exclude, *(name for name in withheld if name is not None))
+
+
+def _with_labels(table: TableData, target: str) -> tuple[TableData, Rows]:
+    """Return the table with a column of labels, and all of its rows: rows without a label are learned from too."""
+    if not table.rows:
+        raise DataError("the table has no rows", hint="Insert rows, commit, and call tensile_train again.")
+    if not target:
+        table = replace(table, columns={**table.columns, "": unlabeled(table.rows)})
+    return table, positions_where(np.ones(table.rows, np.bool_), table.storage)
 
 
 def _check_images(spec: JobSpec, columns: Columns, features: Sequence[str]) -> None:

@@ -43,6 +43,8 @@ HIGHER_IS_BETTER: dict[str, bool] = {
     "mase": False,
     "smape": False,
     "pinball": False,
+    "reconstruction_error": False,
+    "average_precision": True,
 }
 
 Array = npt.NDArray[Any]
@@ -73,6 +75,8 @@ def evaluate(
     target = preprocessor.target
     if target.forecast is not None:
         return forecast_metrics(target.forecast, outputs, targets)
+    if target.anomaly is not None:
+        return target.anomaly.metrics(outputs, targets)
     predicted, actual = target.restore(outputs), target.decode(targets)
     if not target.values:
         return _regression(predicted, actual)

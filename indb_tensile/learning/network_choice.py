@@ -22,6 +22,8 @@ def resolve_architecture(
     """Return the complete architecture for these features. Refuses arrays of unknown shapes."""
     if spec.task is Task.FORECAST and spec.architecture["type"] == "auto":
         return architectures.forecast_default(rows)
+    if spec.task is Task.ANOMALY and spec.architecture["type"] == "auto":
+        return {"type": "autoencoder"}
     _require_known_shapes(features, [columns[name] for name in features])
     arrays, alone = array_shapes(columns, features)
     images = any(columns[name].kind is ColumnKind.IMAGE for name in features)
@@ -36,6 +38,8 @@ def auto_reason(
         return ""
     if spec.task is Task.FORECAST:
         return f"{rows} windows of series train"
+    if spec.task is Task.ANOMALY:
+        return "the rows have no answer to predict"
     is_image = architecture["type"] in ("cnn", "resnet")
     return architectures.why_default(is_image, rows, texts, images=images)
 

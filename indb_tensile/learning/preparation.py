@@ -46,7 +46,7 @@ from indb_tensile.learning.row_weights import WeightOptions, Weights, row_weight
 from indb_tensile.learning.series_report import report_series
 from indb_tensile.learning.splits import Parts, Split
 from indb_tensile.learning.starting_weights import StartingWeights
-from indb_tensile.learning.targets import TargetEncoding, fit_target, link_function_of
+from indb_tensile.learning.targets import TargetEncoding, anomaly_target, fit_target, link_function_of
 from indb_tensile.learning.training_length import FEWEST_VALID_ROWS
 from indb_tensile.learning.weighted_losses import loss_for
 from indb_tensile.request.estimator_rules import check_ensemble, check_targets_of_estimator
@@ -229,6 +229,11 @@ def assemble(
     architecture = resolve_architecture(spec, columns, features, len(train), texts)
     options = checked.options.embedding() if architectures.embeds(architecture) else checked.options
     preprocessor = _fit_preprocessor(columns, spec, options, target, features, train, table.storage, network)
+    if target.anomaly is not None:
+        target = replace(
+            target, anomaly=replace(target.anomaly, parts=tuple(own.feature for own in preprocessor.parts))
+        )
+        preprocessor = preprocessor.with_target(target)
     del columns  # which has copies of the documents' values
     if start is not None:
         preprocessor = start.keep_encoders(preprocessor, spec.preprocess)
@@ -303,7 +308,7 @@ def _completed(
     network: RegisteredNetwork | None,
 ) -> dict[str, Any]:
     """Return the architecture with the layout of encoded rows and the digest of a registered network."""
-    layout = preprocessor.layout | ({} if forecast is None else forecast.recipe.layout)
+    layout = preprocessor.layout | preprocessor.part_layout | ({} if forecast is None else forecast.recipe.layout)
     digest = {} if network is None else {"digest": network.digest}
     return architectures.with_layout(architecture, layout) | digest
 
@@ -311,6 +316,8 @@ def _completed(
 def _fit_target(table: TableData, spec: JobSpec, known: Rows, parts: Parts) -> TargetEncoding:
     """Fit the encoding of the target to the rows that have one."""
     column = table.columns[spec.target]
+    if spec.task is Task.ANOMALY:
+        return anomaly_target(spec.target, column, spec.hyperparams.get("contamination"))
     labels = column if len(known) == table.rows else column.stored(known, table.storage)
     link = link_function_of(spec.hyperparams.get("loss"))
     return fit_target(spec.target, spec.task, labels, parts.train, link, spec.targets)

@@ -172,7 +172,8 @@ class Preprocessor:
 
     def with_target(self, target: TargetEncoding) -> "Preprocessor":
         """Return the same preprocessing for another meaning of the outputs."""
-        return Preprocessor(replace(self.recipe, target=target))
+        recipe = replace(self.recipe, target=target)
+        return Preprocessor(recipe, self.text_facts, self.of_training, self.token_facts, self.tokenizer)
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -228,6 +229,17 @@ class Preprocessor:
             return layout
         own = recipe.tokens
         return layout | {"vocabularies": [part.size for part in own], "lengths": [part.length for part in own]}
+
+    @property
+    def part_layout(self) -> dict[str, Any]:
+        """Return the `widths` of the parts of a row, and by what the sum of a part's errors is divided.
+
+        It is their number where they are alike, such as the elements of an array, and 1 for a category, of which two
+        numbers at most are wrong, however many there are.
+        """
+        widths = [part.end - part.begin for part in self.parts]
+        divisors = [part.end - part.begin if part.averaged else 1 for part in self.parts]
+        return {"widths": widths, "divisors": divisors}
 
     @property
     def placed_of_training(self) -> tuple[tuple[int, Matrix], ...]:
@@ -333,6 +345,8 @@ class Preprocessor:
         """Return the encoded targets of rows from SQL, for an evaluation."""
         name = self.target.name
         data = self.target.column_of_rows(rows)
+        if self.target.anomaly is not None:  # a label may be unknown
+            return self.target.encode(data)
         if data.missing.any():
             raise DataError(f'target "{name}" is NULL in row {int(np.argmax(data.missing)) + 1}')
         if data.absent().any():
@@ -437,7 +451,7 @@ def choose_features(
     option that does not apply to its column.
     """
     names = [column.name for column in described]
-    for name in (target, *(features or ()), *exclude):
+    for name in (*([target] if target else []), *(features or ()), *exclude):
         if name not in names:
             detail = f"The table's columns are: {', '.join(names)}."
             raise MissingError(f'column "{name}" does not exist in the table', detail=detail)

@@ -25,7 +25,8 @@ def report_result(
         return (
             Fact(section="result", subject=metric, fact="on the test rows", value="undefined", warning=undefined),
         )
-    constant = _constant_answer(preprocessor, train, test).get(metric)
+    anomalies = preprocessor.target.anomaly is not None  # no constant answer has a reconstruction error
+    constant = None if anomalies else _constant_answer(preprocessor, train, test).get(metric)
     fact = Fact(section="result", subject=metric, fact="on the test rows", value=f"{values[metric]:.4g}")
     if constant is None:
         return (fact,)

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from indb_tensile.errors import DataError
 from indb_tensile.job import Task
+from indb_tensile.learning.anomaly_scale import AnomalyScale
 from indb_tensile.learning.columns import ColumnData, ColumnKind, ColumnRows, Mask, Rows
 from indb_tensile.learning.forecast_encoding import QUANTILES, ForecastValues
 from indb_tensile.learning.jsonrows import column_of
@@ -22,6 +23,7 @@ from indb_tensile.learning.target_vectors import finite_rows, fit_labels, fit_va
 from indb_tensile.request.task_rules import check_target
 
 Label = bool | int | float | str
+CONTAMINATION = 0.01  # the default share of the rows that are anomalies
 
 
 class LinkFunction(StrEnum):
@@ -47,7 +49,9 @@ class TargetEncoding:
     A regression that predicts several values has `means` and `scales` instead, and the names of the values in
     `values`: columns, or the positions in an array. `columns` are the columns that were combined
     (target_columns.py); it is empty for a target of one column. A multi-label task has a membership for each label.
-    A forecast has packed targets (windows.py), whose meaning is in `forecast`.
+    A forecast has packed targets (windows.py), whose meaning is in `forecast`. Anomalies have the errors of
+    reconstructed columns as outputs, whose meaning is in `anomaly`, and labels of which true is an anomaly; without a
+    column of labels the name is empty.
     """
 
     name: str
@@ -62,18 +66,21 @@ class TargetEncoding:
     scales: tuple[float, ...] = ()
     columns: tuple[str, ...] = ()
     forecast: ForecastValues | None = None
+    anomaly: AnomalyScale | None = None
 
     @property
     def outputs(self) -> int:
         """Return the number of outputs of the network: one per class, label or value."""
         if self.forecast is not None:
             return QUANTILES * self.forecast.count
+        if self.anomaly is not None:
+            return len(self.anomaly.parts)
         return max(len(self.values), 1) if self.task is Task.REGRESSION else len(self.labels)
 
     @property
     def source_columns(self) -> tuple[str, ...]:
         """Return the columns of the table that the target is made from."""
-        return self.columns or (self.name,)
+        return self.columns or ((self.name,) if self.name else ())
 
     @property
     def elements(self) -> tuple[str, ...]:
@@ -105,6 +112,8 @@ class TargetEncoding:
         if self.forecast is not None:
             packed: npt.NDArray[np.float32] = data.values.astype(np.float32)
             return packed
+        if self.anomaly is not None:
+            return self._known_labels(data)
         if self.values:
             return ((data.numbers().reshape(-1, self.outputs) - self._means) / self._scales).astype(np.float32)
         if self.task is Task.REGRESSION:
@@ -119,6 +128,8 @@ class TargetEncoding:
 
     def column_of_rows(self, rows: Sequence[Mapping[str, Any]]) -> ColumnData:
         """Return the target of rows from SQL, which are objects. Raises MissingError if a row has none."""
+        if not self.source_columns:
+            return unlabeled(len(rows))
         require_columns(rows, self.source_columns)
         if not self.columns:
             return column_of(self.name, self.kind, [row[self.name] for row in rows])
@@ -155,6 +166,18 @@ class TargetEncoding:
     @cached_property
     def _scales(self) -> npt.NDArray[np.float64]:
         return np.array(self.scales)
+
+    def _known_labels(self, data: ColumnData) -> npt.NDArray[np.float32]:
+        """Return 1 for an anomaly, 0 for another row, and -1 for a row whose label is not known: (rows, 1)."""
+        codes = np.where(data.missing, -1.0, data.numbers()).astype(np.float32)
+        strange = np.flatnonzero(~np.isin(codes, (-1.0, 0.0, 1.0)) | (~data.missing & (codes < 0)))
+        if len(strange):
+            value = label_text(data.values.tolist()[strange[0]])
+            raise DataError(
+                f'target "{self.name}" is {value} in row {int(strange[0]) + 1}, and labels of anomalies are 0 and 1',
+                hint="Name a boolean column, or one of 0 and 1 in which 1 is an anomaly.",
+            )
+        return codes[:, None]
 
     def _memberships(self, data: ColumnData) -> npt.NDArray[np.float32]:
         """Return 1 for each label of a row, else 0."""
@@ -197,6 +220,21 @@ class TargetEncoding:
     @cached_property
     def _class_numbers(self) -> dict[Label, int]:
         return {label: class_number for class_number, label in enumerate(self.labels)}
+
+
+def unlabeled(rows: int) -> ColumnData:
+    """Return a column of labels of which none is known."""
+    return ColumnData(kind=ColumnKind.BOOLEAN, values=np.zeros(rows, np.bool_), missing=np.ones(rows, np.bool_))
+
+
+def anomaly_target(name: str, data: ColumnData, contamination: float | None) -> TargetEncoding:
+    """Return the target of anomalies before the columns of a row are known. `data` are the labels.
+
+    Raises RequestError for labels of another kind.
+    """
+    check_target(Task.ANOMALY, f'"{name}"', data.kind.value, f"is of kind {data.kind}")
+    scale = AnomalyScale(parts=(), contamination=CONTAMINATION if contamination is None else contamination)
+    return TargetEncoding(name=name, task=Task.ANOMALY, kind=data.kind, labels=(False, True), anomaly=scale)
 
 
 def label_text(label: Label) -> str:

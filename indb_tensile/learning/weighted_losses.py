@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from indb_tensile.job import Task
+from indb_tensile.learning.autoencoder import ReconstructionLoss
 from indb_tensile.learning.ensemble import Ensemble, EnsembleLoss
 from indb_tensile.learning.forecast_encoding import ForecastValues, PinballLoss
 from indb_tensile.learning.hyperparams import TrainingSettings
@@ -35,6 +36,8 @@ def loss_for(
         if isinstance(module, Ensemble):
             return EnsembleLoss(loss)
         return MemberLoss(loss) if isinstance(module, TabM) else loss
+    if task is Task.ANOMALY:
+        return ReconstructionLoss()
     if isinstance(module, Ensemble):
         return EnsembleLoss(loss_of(task, settings, weighted=weighted))
     return loss_of(task, settings, weighted=weighted, members=isinstance(module, TabM))

@@ -50,7 +50,8 @@ HYPERPARAMS: dict[str, str] = {
     "`torch.optim.swa_utils.AveragedModel` with `get_ema_multi_avg_fn`. The average needs as much memory as the "
     "weights. Null: no average; 0.999 suits trainings of thousands of steps.",
     "loss": "What training minimises. Null: `cross_entropy` for classification, `mse` for regression, "
-    "`binary_cross_entropy` of each label for multilabel and `pinball` for forecast, which have no other. For "
+    "`binary_cross_entropy` of each label for multilabel and `pinball` for forecast, and `reconstruction` for "
+    "anomaly, which have no other. For "
     "classification also `focal`, in which a row counts less the more probable its class is already. For regression: "
     "`mse` is the squared error and predicts a mean; `mae` is the absolute error and predicts a median; `huber` is "
     "squared up to an error of one standard deviation of the target, and linear beyond; `quantile` predicts a "
@@ -76,7 +77,10 @@ HYPERPARAMS: dict[str, str] = {
     "augment_rotation": "The degrees by which an image is turned at most, in either direction.",
     "augment_color": "The share by which brightness and contrast are changed at most; each colour by half of it.",
     "augment_cutout": "The share of height and width of a rectangle that is replaced by the mean colour.",
-    "baseline": "Whether gradient boosting is fitted to the same rows after the publication, and its metrics are "
+    "contamination": "For anomalies: the share of the rows that are taken for anomalies. A row is one if its score "
+    "is above 1 - `contamination`. Null: 0.01.",
+    "baseline": "Whether gradient boosting, or for anomalies an isolation forest, is fitted to the same rows after "
+    "the publication, and its metrics are "
     "stored beside those of the version (`tensile_training_info`).",
     "freeze": "The layers whose weights do not change, by their numbers in the network, as in "
     '`["1", "4"]`; an error about an unknown layer lists them. A frozen layer takes part in the forward pass, and '
@@ -99,6 +103,8 @@ ARCHITECTURES: dict[str, str] = {
     "ft_transformer": "Attention between the values of a row (FT-Transformer, Gorishniy and others 2021).",
     "dcn": "Products of features beside fully connected layers (DCN V2, Wang and others 2021).",
     "wide_and_deep": "A linear model and fully connected layers, added up (Cheng and others 2016).",
+    "autoencoder": "For anomalies: reconstructs the columns of a row from a narrow layer in its middle (Hinton and "
+    "Salakhutdinov 2006). `auto` chooses it for anomalies.",
     "window_mlp": "For forecasts: residual blocks over a whole window, added to a learned mean of simple "
     "forecasts (as in N-BEATS, Oreshkin and others 2020, and TiDE, Das and others 2023). `auto` chooses it for a "
     "forecast.",
@@ -180,6 +186,15 @@ ARCHITECTURE: dict[str, str] = {
     "other count is refused.",
     "categories": "Numbers of categories of the values at the end of a row. Null: counted from the columns; any "
     "other counts are refused.",
+    "autoencoder.hidden": "Widths of the layers before the code; those after it have the same in reverse.",
+    "code": "Width of the narrow layer in the middle. Null: 1 for rows of up to 8 numbers, 2 for rows of up "
+    "to 64, and then one for each 32 numbers, 16 at most.",
+    "noise": "The share of the inputs that are hidden in each training step, so that a value is told from the other "
+    "columns.",
+    **dict.fromkeys(
+        ("widths", "divisors"),
+        "Follows from the columns. Null: counted from them; any other numbers are refused.",
+    ),
     "dlinear.kernel": "Steps of the moving average.",
     "tcn.channels": "Channels of each convolution; each doubles the dilation of the one before.",
     "tcn.kernel": "Steps that a convolution sees, at its dilation.",
@@ -337,6 +352,8 @@ FORECAST: dict[str, str] = {
 }
 
 METRICS: dict[str, str] = {
+    "reconstruction_error": "The mean squared error of the reconstructed columns of a row, in standard deviations.",
+    "average_precision": "The mean of the precision at each anomaly, in the order of the scores: needs labels.",
     "mase": "The mean absolute error by that of the seasonal naive forecast of one step in the training steps of the "
     "same series (Hyndman and Koehler 2006): below 1 is better than that.",
     "smape": "The mean of 2 |y - f| / (|y| + |f|), where y is the value and f its forecast.",

@@ -8,6 +8,7 @@ LOSSES: dict[str, tuple[str, ...]] = {
     "regression": ("mse", "mae", "huber", "poisson", "quantile"),
     "multilabel": ("binary_cross_entropy",),
     "forecast": ("pinball",),
+    "anomaly": ("reconstruction",),
 }
 DEFAULT_LOSSES = {task: names[0] for task, names in LOSSES.items()}
 # The loss that each of these hyper-parameters belongs to, and its value if the request leaves it out.

@@ -36,6 +36,9 @@ _TOKEN_LAYOUT: dict[str, Rule] = {
     "vocabularies": {"type": "integers", "minimum": 1, "maximum": 32768, "length": [0, 1600], "default": None},
     "lengths": {"type": "integers", "minimum": 1, "maximum": 1024, "length": [0, 1600], "default": None},
 }
+# What each column of a row has become: how many numbers, and by what the sum of their errors is divided.
+_PART: Rule = {"type": "integers", "minimum": 1, "maximum": 2147483647, "length": [0, 10000], "default": None}
+_PART_LAYOUT: dict[str, Rule] = {"widths": _PART, "divisors": _PART}
 # Channels, height and width of each column of images.
 _IMAGE_LAYOUT: dict[str, Rule] = {
     "images": {"type": "integers", "minimum": 1, "maximum": 1024, "length": [0, 192], "default": None},
@@ -147,6 +150,13 @@ ARCHITECTURES: dict[str, dict[str, Rule]] = {
         "dropout": _TABLE_DROPOUT,
         **_EMBEDDINGS,
     },
+    "autoencoder": {
+        "hidden": _WIDTHS | {"length": [0, 16], "default": [16]},
+        "code": {"type": "integer", "minimum": 1, "maximum": MOST_UNITS, "default": None},
+        "noise": _DROPOUT | {"default": 0.1},
+        "activation": _ACTIVATION,
+        **_PART_LAYOUT,
+    },
     "window_mlp": {
         "width": {"type": "integer", "minimum": 1, "maximum": MOST_UNITS, "default": 64},
         "blocks": {"type": "integer", "minimum": 1, "maximum": 64, "default": 2},
@@ -205,6 +215,7 @@ ESTIMATORS = ("boosting", "linear")  # models of scikit-learn, fitted on the pro
 ENSEMBLE_ARCHITECTURES = tuple(
     kind for kind, rules in ARCHITECTURES.items() if kind not in ("tabm", "pretrained", *ESTIMATORS)
 )
+ANOMALY_ARCHITECTURES = ("autoencoder",)
 FORECAST_ARCHITECTURES = tuple(kind for kind, rules in ARCHITECTURES.items() if "horizon" in rules)
 EMBEDDING_ARCHITECTURES = tuple(kind for kind, rules in ARCHITECTURES.items() if "number_embedding" in rules)
 # Those that need no registered network.
@@ -337,12 +348,13 @@ LAYOUT_PARAMETERS = (
     "lengths",
     *WINDOW_LAYOUT,
     "images",
+    *_PART_LAYOUT,
 )  # follow from the columns of the table, and are no user's choice
 _SHAPING = (  # the parameters that decide the shapes of weights
     *("hidden", "channels", "kernel", "depth", "batch_norm", "members", "width", "blocks", "crosses"),
     *("number_embedding", "embedding_width", "bins", "frequencies"),
     *("text_encoder", "text_width", "text_kernel", "text_blocks"),
-    *("units", "layers"),
+    *("units", "layers", "code"),
     *("digest", "train", "lora"),
     *("image_encoder", "image_width", "image_blocks", "image_patch", "stages", "patch"),
 )

@@ -7,7 +7,7 @@ from typing import Any
 from ..errors import RequestError
 from .abbreviation import shown
 
-TASKS = ("classification", "regression", "multilabel", "forecast")
+TASKS = ("classification", "regression", "multilabel", "forecast", "anomaly")
 # The kinds of columns that a task can predict. Of arrays, "flags" is one of booleans, "integers" one of integers,
 # "labels" one of texts or enums, and "array" any other one of numbers.
 TARGET_KINDS: dict[str, tuple[str, ...]] = {
@@ -15,6 +15,7 @@ TARGET_KINDS: dict[str, tuple[str, ...]] = {
     "regression": ("integer", "float", "array", "integers"),
     "multilabel": ("labels", "flags", "integers"),
     "forecast": ("integer", "float"),
+    "anomaly": ("boolean", "integer"),  # labels, which judge and do not train
 }
 # The kinds of columns of which a target may have several.
 _COMBINED_KINDS = {
@@ -47,6 +48,7 @@ METRICS: dict[str, tuple[str, ...]] = {
         "log_loss",
     ),
     "forecast": ("mase", "mae", "rmse", "smape", "pinball"),
+    "anomaly": ("reconstruction_error", "roc_auc", "average_precision"),
 }
 
 
@@ -57,7 +59,7 @@ def check_target(task: str, target: str, kind: str, description: str) -> None:
     """
     if kind in TARGET_KINDS[task]:
         return
-    others = [other for other in TASKS if kind in TARGET_KINDS[other] and other != "forecast"]
+    others = [other for other in TASKS if kind in TARGET_KINDS[other] and other not in ("forecast", "anomaly")]
     other = f", or use task => '{others[0]}'" if others else ""
     raise RequestError(
         f"target {target} {description}, which {task} cannot predict",
@@ -119,12 +121,12 @@ def check_named_targets(target: str, columns: Sequence[str]) -> None:
 
 def named_targets(target: str, columns: Collection[str]) -> list[str]:
     """Return the columns that a target names, as `target_names`; a column of exactly this name comes first."""
-    return [target] if target in columns else target_names(target)
+    return [target] if target in columns else target_names(target) if target else []
 
 
 def target_columns(spec: Mapping[str, Any]) -> list[str]:
-    """Return the columns that the target of a specification is made from."""
-    return list(spec.get("targets") or [spec["target"]])
+    """Return the columns that the target of a specification is made from: none if it has no target."""
+    return list(spec.get("targets") or ([spec["target"]] if spec["target"] else []))
 
 
 def target_text(names: Sequence[str]) -> str:
@@ -145,5 +147,6 @@ _NOUNS = {
     "regression": "a numeric column",
     "multilabel": "an array of texts, enums or booleans, or of integers,",
     "forecast": "a numeric column",
+    "anomaly": "a boolean column, or one of 0 and 1, whose anomalies are true or 1,",
 }
 _COMBINED_HINT = "Several columns are all numbers (regression) or all booleans (multilabel)."

@@ -54,7 +54,7 @@ def used_columns(table: Table, spec: Json) -> list[TableColumn]:
 
 def all_known(plpy: Plpy, names: Sequence[str], alias: str = "") -> str:
     """Return the SQL condition that none of these columns is NULL."""
-    return " and ".join(f"{alias}{plpy.quote_ident(name)} is not null" for name in names)
+    return " and ".join(f"{alias}{plpy.quote_ident(name)} is not null" for name in names) or "true"
 
 
 def _requested_or_inherited(request: Json, before: Json, table: Table) -> tuple[list[str] | None, list[str]]:

@@ -29,9 +29,10 @@ def check_rows(plpy: Plpy, table: Table, spec: Json) -> None:
 
     Only the first rows are checked.
     """
-    targets = [table.column(name, "target") for name in target_columns(spec)]
+    names = () if spec["task"] == "anomaly" else target_columns(spec)  # labels of anomalies may be NULL, or all equal
+    targets = [table.column(name, "target") for name in names]
     arrays = [column for column in used_columns(table, spec) if column.kind == "array"]
-    if _is_vector(targets[0], spec):
+    if targets and _is_vector(targets[0], spec):
         arrays = [*targets, *arrays]
     limit = _ARRAY_ROWS if arrays else _ROWS
     summary = _summarize(plpy, table, targets, arrays, limit)
@@ -86,7 +87,7 @@ def read_statistics(plpy: Plpy, table: Table, spec: Json) -> tuple[list[Json], i
     """
     source = table.source
     targets = [table.column(name, "target") for name in target_columns(spec)]
-    if targets[0].kind == "array" and not _is_vector(targets[0], spec):
+    if targets and targets[0].kind == "array" and not _is_vector(targets[0], spec):
         targets = [replace(targets[0], kind="labels")]
     used = [*_with_paths(used_columns(table, spec), spec), *targets]
     expressions = ["(select pg_catalog.count(*) from sample) as sampled"]
@@ -192,7 +193,7 @@ def _summarize(
         for place in range(len(arrays))
     )
     least, most = _extremes(targets)
-    statement = f"""select pg_catalog.count(*) as rows, pg_catalog.count(*) filter (where {known}) as known,
+    statement = f"""select pg_catalog.count(*) as rows, pg_catalog.count(*) filter (where {known or "true"}) as known,
         {least} as value, {most} as last_value,
         pg_catalog.count(*) filter (where {infinite or "false"}) as infinite{shapes}
         from (select {", ".join([*named, *shaped])} from {source} limit {limit}) as sample"""
@@ -204,8 +205,10 @@ def _extremes(targets: Sequence[TableColumn]) -> tuple[str, str]:
 
     Numbers are compared as numbers and converted afterwards, because their text may lose digits.
     """
+    if len(targets) != 1:
+        return "null", "null"
     target = targets[0]
-    if len(targets) > 1 or target.kind in ("array", "labels"):
+    if target.kind in ("array", "labels"):
         return "null", "null"
     if target.kind in ("integer", "float"):
         return "tensile.key_text(pg_catalog.min(c0))", "tensile.key_text(pg_catalog.max(c0))"

@@ -284,6 +284,7 @@ _KINDS_OF_TASK = {
     "regression": ("integer", "float", "array"),
     "multilabel": ("labels", "flags"),
     "forecast": ("integer", "float"),
+    "anomaly": ("boolean", "integer", "none"),
 }
 _SEVERAL = ("array", "labels")  # the kinds of a stored target of several values
 _SEVERAL_OF_TASK = {"regression": ("array", "integers"), "multilabel": ("labels", "flags", "integers")}

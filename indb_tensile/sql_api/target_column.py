@@ -16,12 +16,17 @@ _USUAL_NAMES = ("target", "label", "class", "y")
 
 
 def choose_target(request: Json, before: Json, table: Table) -> TrainingTarget:
-    """Return what to predict: what the request names, what the last run did, or the only column of a usual name."""
+    """Return what to predict: what the request names, what the last run did, or the only column of a usual name.
+
+    Anomalies need no target: a column that is named has labels, by which scores are judged.
+    """
     named = read_text(request, "target")
     if named is not None:
         return _of_columns(table, [table.column(name, "target") for name in _named(named, table)])
     if (last := before.get("target")) is not None:
         return _of_columns(table, [_inherited_target(table, name) for name in _named(last, table)])
+    if read_choice(request, "task", TASKS, before.get("task")) == "anomaly":
+        return TrainingTarget(columns=())
     usual = [column for column in table.columns if column.name in _USUAL_NAMES]
     if len(usual) != 1:
         names = " and ".join(column.name for column in usual)
@@ -45,6 +50,8 @@ def choose_task(plpy: Plpy, request: Json, before: Json, table: Table, target: T
         check_target_columns(task, {column.name: column.kind for column in target.columns})
         if task == "forecast":
             return task
+    if not target.columns:
+        return task
     check_target(task, f"{_quoted(target)} of {table}", target.kind, f"has type {target.type}")
     return task
 
@@ -58,7 +65,7 @@ def _of_columns(table: Table, columns: Sequence[TableColumn]) -> TrainingTarget:
 
 
 def _quoted(target: TrainingTarget) -> str:
-    return f'"{target.name}"' if len(target.columns) == 1 else target.name
+    return f'"{target.name}"' if len(target.columns) == 1 else target.name or "none"
 
 
 def _inherited_target(table: Table, name: str) -> TableColumn:

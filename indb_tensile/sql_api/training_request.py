@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Sequence
 
+from ..request.anomaly_rules import check_anomaly
 from ..request.copyable_relation import counting
 from ..request.estimator_rules import check_ensemble, check_estimator, check_targets_of_estimator, refuse_plan
 from ..request.hyperparam_rules import check_schedule
@@ -13,6 +14,7 @@ from ..request.split_rules import TABLE_OPTIONS, deciding_column
 from ..request.task_rules import target_columns
 from ..request.token_rules import check_tokens
 from . import service_connection, training_arguments
+from .anomaly_columns import check_columns
 from .data_warnings import warn_about_features
 from .feature_columns import choose_features, used_columns
 from .feature_expressions import add_features, drop_view, naming_features, refuse_roles
@@ -186,6 +188,7 @@ def _resolve_columns(
     optional = {"forecast": forecast, "query": table.query, "transform": transform}
     spec |= {name: part for name, part in optional.items() if part is not None}
     check_combination(request, spec)
+    check_anomaly(request, spec)
     check_loss(spec["hyperparams"], task)
     check_weight_column(table, spec)
     spec["split"] = choose_split_column(plpy, request, table, spec)
@@ -194,6 +197,8 @@ def _resolve_columns(
     spec["early_stop"] = training_arguments.early_stop(request, before, task, spec["split"])
     if forecast is None:
         spec["preprocess"] = training_arguments.preprocess(request, before, table, used_columns(table, spec))
+    if task == "anomaly":
+        check_columns(table, spec)
     _check_network(plpy, table, spec, start, several=target.kind in ("array", "integers"))
     if start is not None:
         start.check(spec, [column.name for column in used_columns(table, spec)])

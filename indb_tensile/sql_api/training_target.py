@@ -16,8 +16,10 @@ class TrainingTarget:
 
     @property
     def name(self) -> str:
-        """Return the column's name, or the list of the columns' names as JSON."""
+        """Return the column's name, or the list of the columns' names as JSON; empty without a column."""
         names = self.names
+        if not names:
+            return ""
         return names[0] if len(names) == 1 else target_text(names)
 
     @property
@@ -33,6 +35,8 @@ class TrainingTarget:
     @property
     def kind(self) -> str:
         """Return the kind as TARGET_KINDS names it; that of several columns is the kind of an array of them."""
+        if not self.columns:
+            return "none"
         if len(self.columns) > 1:
             return "flags" if all(column.kind == "boolean" for column in self.columns) else "array"
         (column,) = self.columns

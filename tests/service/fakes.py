@@ -35,6 +35,11 @@ class Unevaluated:
     def permuted_columns(self, x: Any, repeats: int, seed: int) -> Iterator[tuple[str, list[EncodedRows]]]:
         return iter(())
 
+    def odd_columns(self, outputs: Any) -> list[list[Any]] | None:
+        """Return None: the model finds no anomalies."""
+        del outputs
+        return None
+
     def shapley_game(self, x: Any, label: str | None, seed: int) -> tuple[ShapleyGame, EncodedRows]:
         raise NotImplementedError
 

@@ -36,7 +36,7 @@ class AnswerRows:
         self._target = predictor.preprocessor.target
         self._task = predictor.task
         self._skips = predictor.preprocessor.skips
-        self._with_probabilities = with_probabilities and predictor.task is not Task.REGRESSION
+        self._with_probabilities = with_probabilities and predictor.task not in (Task.REGRESSION, Task.ANOMALY)
         if predictor.task is Task.CLASSIFICATION:
             self._classes = _classes(self._target.names, self._target.numbers)
 
@@ -63,7 +63,9 @@ class AnswerRows:
         ]
 
     def _with_nulls(self, cells: Cells, place: int, rows: Sequence[int]) -> Cells:
-        fields = 2 if self._task is Task.CLASSIFICATION and place == 0 else 1  # value and label share a cell
+        fields = (
+            2 if self._task in (Task.CLASSIFICATION, Task.ANOMALY) and place == 0 else 1
+        )  # value and label share a cell
         pieces = list(_pieces(cells))
         for row in rows:
             pieces[row] = fields * _NULL
@@ -81,6 +83,10 @@ class AnswerRows:
             numbers = np.empty(len(outputs), _NUMBER)
             numbers["length"], numbers["value"] = 8, self._target.restore(outputs)
             return [numbers.view(np.uint8).reshape(len(outputs), _NUMBER.itemsize)]
+        if self._target.anomaly is not None:
+            scores = self._target.anomaly.scores(outputs)
+            flags = [_sized(self._target.names[int(flag)].encode()) for flag in self._target.anomaly.flags(scores)]
+            return [[_number(score) + flag for score, flag in zip(scores.tolist(), flags, strict=True)]]
         places = outputs.argmax(axis=1)
         classes = self._classes
         best = classes[places] if isinstance(classes, np.ndarray) else [classes[place] for place in places.tolist()]

@@ -185,6 +185,9 @@ class Answers:
         chances = f"[{','.join([own for _, own in entries])}]" if with_probabilities else None
         if self._predictor.task is Task.MULTILABEL:
             return nothing | {"labels": f"{{{','.join(map(_quoted, places))}}}", "probabilities": chances}
+        if target.anomaly is not None:
+            scores, flags = zip(*entries, strict=True) if entries else ((), ())
+            return nothing | {"values": f"{{{_numbers_text(scores)[1:-1]}}}", "labels": f"{{{','.join(flags)}}}"}
         labels = [_quoted(name) for name in target.names]
         numbers = None if target.numbers is None else list(map(repr, target.numbers))
         return {
@@ -217,6 +220,12 @@ class Answers:
     def check_figure(self, figure: Figure, options: FigureOptions) -> None:
         """Raise RequestError for a figure that the model does not have."""
         target, task = self._predictor.preprocessor.target, self._predictor.task
+        if task is Task.ANOMALY and figure is not Figure.METRICS:
+            raise RequestError(
+                f"the model finds anomalies, and has no {figure.replace('_', ' ')}",
+                hint="Ask for its metrics with tensile_evaluate(...), and for what is odd about a row with "
+                "tensile_explain_prediction(...).",
+            )
         number = task is Task.REGRESSION and not target.values
         if (figure in CLASS_FIGURES and task is Task.REGRESSION) or (figure is Figure.LABEL_METRICS and number):
             predicted = "a number" if number else "several numbers"
@@ -292,6 +301,10 @@ class Answers:
             return value_texts(target, target.restore(outputs))
         if self._predictor.task is Task.REGRESSION:
             return list(target.restore(outputs).tolist())
+        if target.anomaly is not None:
+            scores = target.anomaly.scores(outputs)
+            flags = [target.names[int(flag)] for flag in target.anomaly.flags(scores)]
+            return list(zip(scores.tolist(), flags, strict=True))
         several = self._predictor.task is Task.MULTILABEL
         places: list[Any] = label_sets(target.names, outputs) if several else outputs.argmax(axis=1).tolist()
         if not with_probabilities:
@@ -358,6 +371,19 @@ class Answers:
         ranked = sorted(game.attributions(values), key=lambda each: (-abs(each.value), each.feature))
         ends = [label, float(values[0]), float(values[-1])]
         return [[each.feature, each.value, each.error, *ends] for each in ranked]
+
+    def odd_columns(self, outputs: npt.NDArray[np.float32]) -> list[list[Any]] | None:
+        """Return what each column adds to the raw score of a row, from its outputs; None for a model of another task.
+
+        The rows are those of `attributions`: the shares add up to the raw score, and none has an error.
+        """
+        target = self._predictor.preprocessor.target
+        if target.anomaly is None:
+            return None
+        columns, added = target.anomaly.contributions(outputs)
+        label = target.names[int(target.anomaly.flags(target.anomaly.scores(outputs))[0])]
+        ranked = sorted(zip(columns, added[0].tolist(), strict=True), key=lambda each: (-each[1], each[0]))
+        return [[name, share, 0.0, label, 0.0, float(added[0].sum())] for name, share in ranked]
 
     def _encode(self, rows: Sequence[Any]) -> list[Encoded | None]:
         """Return the encoded rows, None for one whose image cannot be read."""
@@ -432,6 +458,11 @@ def _forms(predictor: ModelPredictor) -> dict[PredictionKind, _Form | RequestErr
         if values:
             hint = "Ask for them with tensile_predict_values(...)."
             forms[PredictionKind.VALUE] = RequestError(f"the model predicts {_shown(predictor)}", hint=hint)
+        return forms
+    if predictor.task is Task.ANOMALY:
+        hint = "Ask for the score with tensile_predict(...)."
+        for kind in (PredictionKind.PROBA, PredictionKind.VALUES):
+            forms[kind] = RequestError("the model finds anomalies, and has a score and no probabilities", hint=hint)
         return forms
     forms[PredictionKind.VALUES] = RequestError(
         f'the model predicts "{target}", a label and no values', hint="Ask for it with tensile_predict_label(...)."

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from indb_tensile.errors import RequestError
+from indb_tensile.learning.encoded_rows import rows_of_array
 
 from .answers import INPUT, OUTPUTS
 from .prediction_batches import Batches, ServedModel
@@ -27,6 +28,9 @@ async def attribution_rows(
             "an image of the row cannot be read, so its prediction is NULL",
             hint="Explain the prediction of a row whose images can be read.",
         )
+    own = await batches.predict(request.version, model, rows_of_array(x[None]), OUTPUTS, owner=owner)
+    if (odd := model.odd_columns(np.array(own))) is not None:
+        return odd
     game, rows = model.shapley_game(x, request.label, request.seed)
     outputs = np.array(await batches.predict(request.version, model, rows, OUTPUTS, owner=owner))
     return model.attributions(game, outputs, request.label)

@@ -56,6 +56,10 @@ class ServedModel(Protocol):
         """Return the names of the columns that a row needs, and their kinds."""
         ...
 
+    def odd_columns(self, outputs: npt.NDArray[np.float32]) -> list[list[Any]] | None:
+        """Return what each column adds to the score of a row, or None for a model that finds no anomalies."""
+        ...
+
     def forecast(self) -> dict[str, Any] | None:
         """Return the columns and the lengths that a forecast needs, or None for a model of another task."""
         ...

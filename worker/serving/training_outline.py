@@ -39,6 +39,9 @@ Shape = tuple[int, ...]
 _FEWEST_ROWS = 3  # two to train, because a standard deviation needs two, and one to test
 
 
+_AVERAGED = (ColumnKind.DATE, ColumnKind.TIME, ColumnKind.CLOCK, ColumnKind.ARRAY)  # columns of several numbers
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingOutline:
     """The module and the batch sizes to capture.
@@ -69,6 +72,8 @@ class TrainingOutline:
         if self.weighted:
             by_label = self.task is Task.MULTILABEL and self.settings.class_weight is not None
             return x, torch.empty((rows, values + (values if by_label else 1)), device="meta")
+        if self.task is Task.ANOMALY:
+            return x, torch.empty((rows, 1), device="meta")
         if self.task is Task.CLASSIFICATION:
             return x, torch.empty(rows, dtype=torch.int64, device="meta")
         return x, torch.empty((rows, values), device="meta")
@@ -111,7 +116,11 @@ def outline(
     if network is not None:
         options = replace(options, longest=network.sizes.positions)
     input_shape = _input_shape(spec, features, options, outputs)
-    architecture = architectures.with_layout(architecture, _layout(features, options, network, pictured))
+    layout = _layout(features, options, network, pictured)
+    if spec.task is Task.ANOMALY:
+        layout |= _part_layout(features, options)
+        outputs = len(layout["widths"])
+    architecture = architectures.with_layout(architecture, layout)
     settings = settings_of(spec, architecture, train_rows, starts=spec.init_from is not None)
     plan = batch_plan(train_rows, settings)
     module = architectures.build_without_memory(
@@ -178,8 +187,18 @@ def _forecast_outline(spec: JobSpec, columns: list[ColumnSummary], rows: int) ->
     )
 
 
+def _part_layout(features: list[ColumnSummary], options: FeatureOptions) -> dict[str, list[int]]:
+    """Return what `Preprocessor.part_layout` has: scalars and their indicators first, then the other columns."""
+    singles = [1] * sum(width(column, options) for column in features if column.kind in SCALARS)
+    others = [(width(column, options), column.kind in _AVERAGED) for column in features if column.kind not in SCALARS]
+    divisors = [own if averaged else 1 for own, averaged in others]
+    return {"widths": [*singles, *(own for own, _ in others)], "divisors": [*singles, *divisors]}
+
+
 def _outputs(task: Task, targets: list[ColumnSummary]) -> int:
     """Return the number of outputs: of the values of a regression, or of the classes or labels."""
+    if task is Task.ANOMALY:
+        return 1
     if task is Task.CLASSIFICATION:
         return max(2, targets[0].distinct or 0)
     if len(targets) > 1:
@@ -215,6 +234,8 @@ def _resolve_architecture(
     texts = architectures.TokenUse.among(
         [options.encoding(column.name) if column.kind == ColumnKind.TEXT else None for column in features]
     )
+    if spec.task is Task.ANOMALY and spec.architecture["type"] == "auto":
+        return {"type": "autoencoder"}
     return architectures.resolve(spec.architecture, arrays, alone=alone, rows=train_rows, texts=texts, images=images)
 
 

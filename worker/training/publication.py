@@ -15,6 +15,7 @@ from indb_tensile.catalog.connection import Session
 from indb_tensile.catalog.models import Publication
 from indb_tensile.errors import MissingError, OvertakenError, TensileError
 from indb_tensile.job import ClaimedJob, ModelVersionId, Task
+from indb_tensile.learning.anomaly_scale import AnomalyScale
 from indb_tensile.learning.artifacts import ModelBundle, ModelPredictor
 from indb_tensile.learning.baseline_input import baseline_input
 from indb_tensile.learning.boosted_baseline import why_no_baseline
@@ -34,6 +35,8 @@ from indb_tensile.request.estimator_rules import is_estimator
 from ..captured_steps import parameters_of, trained_parameters_of
 from ..catalog_networks import registered
 from .training_events import data_facts, training_facts
+
+_MOST_REFERENCE = 100_000  # rows whose errors make those of anomalies comparable: quantiles need no more
 
 log = logging.getLogger("trainer")
 
@@ -80,6 +83,8 @@ def judge(prepared: Prepared, weights: dict[str, torch.Tensor]) -> Judgement:
     )
     if prepared.forecast is not None:
         return _judge_forecast(prepared, bundle, prepared.forecast)
+    if prepared.preprocessor.target.anomaly is not None:
+        return _judge_anomalies(prepared, bundle, prepared.preprocessor.target.anomaly)
     outputs, targets = ModelPredictor(bundle).score_columns(prepared.held_out)
     metrics = evaluate(prepared.task, outputs, targets, prepared.preprocessor, each=True)
     figures = _figures(prepared, outputs, targets)
@@ -112,6 +117,21 @@ def _judge_forecast(prepared: Prepared, bundle: ModelBundle, rows: ForecastRows)
         "baseline": best_baseline(prepared.metric, judged),
     }
     return Judgement(bundle=bundle, metrics=metrics, figures=figures, baselines=baselines)
+
+
+def _judge_anomalies(prepared: Prepared, bundle: ModelBundle, scale: AnomalyScale) -> Judgement:
+    """Make the errors of the new weights comparable, and evaluate them on the rows that test."""
+    predictor = ModelPredictor(bundle)
+    valid, train = (
+        predictor.outputs(part.first(_MOST_REFERENCE).numpy()) for part in (prepared.valid, prepared.train)
+    )
+    target = replace(bundle.preprocessor.target, anomaly=scale.fitted(valid, train))
+    bundle = replace(bundle, preprocessor=bundle.preprocessor.with_target(target))
+    outputs, targets = ModelPredictor(bundle).score_columns(prepared.held_out)
+    metrics = evaluate(prepared.task, outputs, targets, bundle.preprocessor)
+    reason = why_no_baseline(prepared)
+    figures: dict[str, dict[str, Any]] = {"baseline": {"reason": reason}} if reason else {}
+    return Judgement(bundle=bundle, metrics=metrics, figures=figures)
 
 
 def _widened(prepared: Prepared, bundle: ModelBundle, rows: ForecastRows) -> tuple[ModelBundle, ForecastRows]:

@@ -23,6 +23,7 @@ from indb_tensile.executor.capture.passes import WHOLE, Passes
 from indb_tensile.executor.capture.step_trace import Loss
 from indb_tensile.job import Task
 from indb_tensile.learning import architectures
+from indb_tensile.learning.autoencoder import ReconstructionLoss
 from indb_tensile.learning.ensemble import EnsembleLoss
 from indb_tensile.learning.hyperparams import TrainingSettings, learning_rate
 from indb_tensile.learning.tabm import MemberLoss
@@ -135,6 +136,11 @@ def _loss_kind(task: Task, name: str, values: int = 1) -> NetworkKind:
 def _ensemble() -> nn.Module:
     declared = {"type": "mlp", "hidden": [48, 48], "batch_norm": True, "dropout": 0.1}
     return architectures.build(declared, (24,), CLASSES, task=Task.CLASSIFICATION, ensemble=3)
+
+
+def _autoencoder() -> nn.Module:
+    declared = {"type": "autoencoder", "hidden": [48], "widths": [1] * 10 + [6, 8], "divisors": [1] * 11 + [8]}
+    return architectures.build(declared, (24,), 12, task=Task.ANOMALY)
 
 
 def _schedule_kind(schedule: str) -> NetworkKind:
@@ -250,7 +256,20 @@ _ALL = (
     ),
     *(_schedule_kind(schedule) for schedule in HYPERPARAMS["schedule"]["values"]),
     # The loss of a forecast is not one of rows, and belongs to its networks (learning/forecast_encoding.py).
-    *(_loss_kind(Task(task), name) for task, names in LOSSES.items() if task != "forecast" for name in names),
+    *(
+        _loss_kind(Task(task), name)
+        for task, names in LOSSES.items()
+        if task not in ("forecast", "anomaly")
+        for name in names
+    ),
+    NetworkKind(
+        name="reconstruction",
+        build=_autoencoder,
+        x=_normal(24),
+        y=_integers(2, 1),
+        loss=ReconstructionLoss(),
+        settings=_ADAMW,
+    ),
     *(_loss_kind(Task.REGRESSION, name, values=3) for name in ("mse", "poisson")),
 )
 KINDS: Mapping[str, NetworkKind] = MappingProxyType({kind.name: kind for kind in _ALL})
