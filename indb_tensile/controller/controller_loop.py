@@ -85,7 +85,7 @@ from indb_tensile.scheduler.admission.events import (
 )
 from indb_tensile.scheduler.admission.outlook import outlook_of
 from indb_tensile.scheduler.admission.pool import Fault, JobStage, Lost, PlanReason, Pool, TrainerId
-from indb_tensile.scheduler.admission.trainer_staff import claim_blocker
+from indb_tensile.scheduler.admission.trainer_assignment import claim_blocker
 
 log = logging.getLogger("controller")
 

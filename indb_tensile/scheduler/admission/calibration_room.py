@@ -22,7 +22,7 @@ from indb_tensile.scheduler.admission.pool import (
     PlanReason,
     Pool,
 )
-from indb_tensile.scheduler.admission.trainer_staff import holds_queue
+from indb_tensile.scheduler.admission.trainer_assignment import holds_queue
 from indb_tensile.scheduler.plan import Infeasible
 
 

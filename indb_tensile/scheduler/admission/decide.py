@@ -99,7 +99,7 @@ from indb_tensile.scheduler.admission.running_set import watch
 from indb_tensile.scheduler.admission.set_review import review
 from indb_tensile.scheduler.admission.sharing import advance, divide, improve
 from indb_tensile.scheduler.admission.shift_rule import let_shifted_return, look_again
-from indb_tensile.scheduler.admission.trainer_staff import lengthened, staff, tick
+from indb_tensile.scheduler.admission.trainer_assignment import assign_and_claim, lengthened, tick
 from indb_tensile.scheduler.workload import Workload, least_bytes
 
 _TIMEOUT = "57014"  # query_canceled: the SQLSTATE that statement_timeout raises
@@ -128,7 +128,7 @@ def decide(pool: Pool, event: Event, planner: Planner) -> tuple[Pool, tuple[Orde
         improve(decision)
         keep_round(decision)
         watch(decision)
-        staff(decision)
+        assign_and_claim(decision)
     return decision.pool, tuple(decision.orders)
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from indb_tensile.scheduler.admission.decision import Decision
 from indb_tensile.scheduler.admission.pool import JobStage, Member, Pool
-from indb_tensile.scheduler.admission.trainer_staff import holds_queue
+from indb_tensile.scheduler.admission.trainer_assignment import holds_queue
 from indb_tensile.scheduler.completion.fair_shares import FairShare, advance, fair_ends_ns
 
 _STAGES = (

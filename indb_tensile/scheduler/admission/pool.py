@@ -259,7 +259,7 @@ class Pool:
     host_pool_bytes: int | None = None  # None: no limit
     spare_trainers: int = 1
     max_jobs: int = 8
-    # the most jobs of one owner that are prepared at once; more may wait for the device (trainer_staff.py)
+    # the most jobs of one owner that are prepared at once; more may wait for the device (trainer_assignment.py)
     entering_jobs: int = 2
     parked_jobs: int = 4  # the most jobs that wait in the host pool; further ones are saved, and their trainers end
     link: Link | None = None  # between device and host; None: its speed is not known, and no job leaves in a shift

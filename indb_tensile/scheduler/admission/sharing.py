@@ -39,7 +39,7 @@ from indb_tensile.scheduler.admission.preemption import let_return, make_way
 from indb_tensile.scheduler.admission.questions import Unanswered
 from indb_tensile.scheduler.admission.region_fit import beside, fit, fits
 from indb_tensile.scheduler.admission.shift_rule import give_up, shift
-from indb_tensile.scheduler.admission.trainer_staff import holds_queue
+from indb_tensile.scheduler.admission.trainer_assignment import holds_queue
 from indb_tensile.scheduler.plan import Infeasible
 from indb_tensile.scheduler.planner import JobPlan
 from indb_tensile.sizes import size

@@ -33,7 +33,7 @@ from indb_tensile.scheduler.admission.events import (
     SpareReady,
 )
 from indb_tensile.scheduler.admission.pool import Fault, PlanReason
-from indb_tensile.scheduler.admission.trainer_staff import MOST_OVERTAKEN
+from indb_tensile.scheduler.admission.trainer_assignment import MOST_OVERTAKEN
 from indb_tensile.scheduler.graph import Stage
 from indb_tensile.scheduler.plan import Infeasible
 from indb_tensile.scheduler.planner import JobPlan

@@ -11,7 +11,7 @@ from indb_tensile.scheduler.admission.admission_orders import RecordMeasurement,
 from indb_tensile.scheduler.admission.completion_rule import demand_of, observe
 from indb_tensile.scheduler.admission.events import Capture, Finish, StepsLeft
 from indb_tensile.scheduler.admission.pool import JobStage, Sharing, TrainerId
-from indb_tensile.scheduler.admission.trainer_staff import MOST_OVERTAKEN
+from indb_tensile.scheduler.admission.trainer_assignment import MOST_OVERTAKEN
 from indb_tensile.scheduler.completion.contention import Contention
 from indb_tensile.scheduler.completion.demand import TradeOff
 from indb_tensile.scheduler.plan import Infeasible

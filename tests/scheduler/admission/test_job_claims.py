@@ -26,7 +26,7 @@ from indb_tensile.scheduler.admission.events import (
     Tick,
 )
 from indb_tensile.scheduler.admission.pool import Fault, TrainerId
-from indb_tensile.scheduler.admission.trainer_staff import claim_blocker
+from indb_tensile.scheduler.admission.trainer_assignment import claim_blocker
 from tests.scheduler.admission.fake_controller import FakeController, job, orders_of_type
 
 

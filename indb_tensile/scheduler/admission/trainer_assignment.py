@@ -15,10 +15,10 @@ MOST_OVERTAKEN = 8
 LONGEST_PAUSE_TICKS = 60
 
 
-def staff(decision: Decision) -> None:
+def assign_and_claim(decision: Decision) -> None:
     """Give the claimed job a trainer, start spare trainers, and claim the next job when a trainer is ready for it."""
     _assign(decision)
-    _recruit(decision)
+    _start_spares(decision)
     _claim(decision)
 
 
@@ -51,7 +51,7 @@ def _assign(decision: Decision) -> None:
         decision.order(AssignJob(trainer=spare.trainer, job=member.job))
 
 
-def _recruit(decision: Decision) -> None:
+def _start_spares(decision: Decision) -> None:
     """Start spare trainers until there are enough. Pause after trainers that die before they are ready."""
     if decision.pool.spawn_pause_ticks:
         return
