@@ -5,7 +5,7 @@ alter table tensile.traces enable row level security;
 alter table tensile.job_graphs enable row level security;
 
 -- Only columns, because a privilege on the whole table would allow users to lock it.
--- A monitor may look, and sees nothing: no policy gives it a row.
+-- A statement of a monitor is no error, but returns no row, because no policy gives it one.
 grant select on tensile.traces to tensile_user, tensile_monitor, tensile_worker;
 grant insert (job_id, iterations, seconds, starts_at, requested_at),
   update (iterations, seconds, starts_at, requested_at) on tensile.traces to tensile_user;
@@ -21,7 +21,7 @@ create policy traces_of_owner on tensile.traces to tensile_user
                        where j.job_id = traces.job_id and j.owner_oid = (select tensile.current_role_oid())
                          and j.installation = (select tensile.installation())));
 create policy traces_worked on tensile.traces to tensile_worker using (true) with check (true);
--- As of plans: who sees the job sees what its plan moves.
+-- Those who see a job see its graph, as they see its plans.
 create policy graphs_of_job on tensile.job_graphs for select to tensile_user
   using (exists (select from tensile.jobs as j where j.job_id = job_graphs.job_id));
 create policy graphs_monitored on tensile.job_graphs for select to tensile_monitor using (true);

@@ -38,7 +38,7 @@ class FollowedPlan:
     generation: int
     policy: str
     plan: Plan
-    peak_bytes: int | None  # foretold, of all the job's graphs
+    peak_bytes: int | None  # predicted for all the job's graphs
 
 
 def find_request(connection: Connection, job: JobId) -> TraceRequest | None:

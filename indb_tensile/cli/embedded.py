@@ -13,7 +13,7 @@ from psycopg import sql
 from indb_tensile import config
 from indb_tensile.catalog import install
 from indb_tensile.cli import daemon, mps_daemon
-from indb_tensile.cli.embedded_controllers import EmbeddedController, bring_up_controllers, connect_patiently
+from indb_tensile.cli.embedded_controllers import EmbeddedController, bring_up_controllers, connect_after_recovery
 from indb_tensile.cli.gpu_probe import chosen_device, probed_gpus
 from indb_tensile.cli.launch_settings import launches, unused_variable_notices, variables
 from indb_tensile.cli.machine_devices import device_names
@@ -179,10 +179,10 @@ def _bring_up(cluster: Cluster) -> None:
 
 
 def _prepare_database(cluster: Cluster, place: StateDirectory) -> None:
-    with connect_patiently(cluster.dsn(database="postgres")) as connection:
+    with connect_after_recovery(cluster.dsn(database="postgres")) as connection:
         if connection.execute(statement("database_exists"), {"name": DATABASE}).fetchone() is None:
             connection.execute(sql.SQL("create database {}").format(sql.Identifier(DATABASE)))
-    with connect_patiently(cluster.dsn()) as connection:
+    with connect_after_recovery(cluster.dsn()) as connection:
         install.install(connection)
         if not install.same_source(connection):
             warn(

@@ -59,7 +59,7 @@ def bring_up_controllers(
     return tuple(ready)
 
 
-def connect_patiently(dsn: str) -> Connection:
+def connect_after_recovery(dsn: str) -> Connection:
     """Connect to the server, after it has recovered if it was not shut down properly."""
     return retrying(lambda: connect(dsn, application_name="tensile up"), retry_s=_RECOVERY_S)
 
@@ -67,9 +67,9 @@ def connect_patiently(dsn: str) -> Connection:
 def _stop_others(
     place: StateDirectory, cluster: Cluster, wanted: Mapping[ControllerFiles, Launch]
 ) -> dict[ControllerFiles, Daemon]:
-    """Stop the controllers that are not wanted as they run. Returns the others that run.
+    """Stop the controllers that are not wanted, or that run with other settings. Returns those that go on.
 
-    The leases of all that have ended are over, so that their jobs need not wait.
+    The leases of all controllers that have ended are ended, so that their jobs need not wait for that.
     """
     known = {*place.controllers(), *wanted}
     running = {files: each for files in known if (each := daemon.running(files)) is not None}
@@ -81,7 +81,7 @@ def _stop_others(
     daemon.stop(*(files for files in known if files not in kept))
     ended += [each for files, each in running.items() if files not in kept]
     if ended:
-        with connect_patiently(cluster.dsn()) as connection:
+        with connect_after_recovery(cluster.dsn()) as connection:
             for each in ended:
                 connection.execute(statement("end_worker"), {"pid": each.pid, "host": socket.gethostname()})
     return kept
@@ -115,7 +115,7 @@ def _environment(place: StateDirectory, cluster: Cluster) -> dict[str, str]:
 def _wait_until_ready(files: ControllerFiles, cluster: Cluster, pid: int, since: int) -> None:
     """Wait until the controller sends heartbeats and its service answers. Raises UnavailableError."""
     deadline = time.monotonic() + _READY_S
-    with connect_patiently(cluster.dsn()) as connection:
+    with connect_after_recovery(cluster.dsn()) as connection:
         while not _ready(connection, pid):
             if daemon.running(files) is None:
                 files.pid.unlink(missing_ok=True)
@@ -132,7 +132,7 @@ def _device_of(cluster: Cluster, pid: int, settings: config.Settings) -> dict[st
 
     The settings supply the values that the controller has not written yet.
     """
-    with connect_patiently(cluster.dsn()) as connection:
+    with connect_after_recovery(cluster.dsn()) as connection:
         row = connection.execute(statement("device_of_worker"), {"pid": pid}).fetchone()
     device, device_name, budget_bytes, capacity_bytes = row or (settings.device, settings.device, None, None)
     return {

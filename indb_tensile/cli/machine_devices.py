@@ -50,8 +50,8 @@ def _gpu_names(settings: Settings, gpus: Gpus | NoGpu, choose: Callable[[str], C
     if settings.devices == 0:
         return usable or (settings.device,)  # the processor, or an error that says why no GPU can be used
     if settings.devices > len(usable):
-        one = choose(settings.device)
-        reason = "" if isinstance(one, Gpu) else f": {one.reason}"
+        chosen = choose(settings.device)
+        reason = "" if isinstance(chosen, Gpu) else f": {chosen.reason}"
         raise _refusal(
             str(settings.devices),
             f"this machine has {len(usable)} GPU{'s' * (len(usable) != 1)} that can be used{reason}",

@@ -71,7 +71,10 @@ def trace(
 
 
 def _jobs_on(connection: Connection, worker: int | None) -> list[int]:
-    """Return the caller's jobs on the device. Raises MissingError without any, RequestError if it is not clear."""
+    """Return the caller's jobs on the device.
+
+    Raises MissingError if there are none, RequestError if they are on several devices and none is named.
+    """
     own = job_trace.own_jobs_on_devices(connection)
     workers = sorted({row["worker_id"] for row in own})
     if not own or (worker is not None and worker not in workers):

@@ -39,11 +39,11 @@ def own_jobs_on_devices(connection: Connection) -> list[Row]:
 
 
 def trace_state(connection: Connection, job: int, requested_at: datetime) -> Row:
-    """Return whether the recording that was asked for then is there, and the job's state. Raises MissingError."""
-    found = rows(connection, "trace_state", job=job, requested_at=requested_at)
-    if not found:
+    """Return whether the recording of this request is stored, and the job's state. Raises MissingError."""
+    states = rows(connection, "trace_state", job=job, requested_at=requested_at)
+    if not states:
         raise MissingError(f"there is no job {job}", hint="It was deleted, or belongs to another role.")
-    return found[0]
+    return states[0]
 
 
 def trace_text(connection: Connection, jobs: Sequence[int]) -> str:

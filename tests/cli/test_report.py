@@ -41,9 +41,9 @@ def test_lines_of_a_job_have_their_tracebacks_and_no_other_jobs() -> None:
 
 def test_lines_of_several_logs_are_in_the_order_of_time_and_keep_their_tracebacks_together() -> None:
     first, other = "2026-01-01 00:00:0{},000 a[1] INFO job 7", "2026-01-01 00:00:0{},000 b[1] INFO job 7"
-    found = [first.format(1), "    Traceback", first.format(4), other.format(2), "without a time", other.format(3)]
+    lines = [first.format(1), "    Traceback", first.format(4), other.format(2), "without a time", other.format(3)]
 
-    assert in_order_of_time(iter(found)) == [*found[:2], *found[3:], found[2]]
+    assert in_order_of_time(iter(lines)) == [*lines[:2], *lines[3:], lines[2]]
     assert in_order_of_time(["without a time"]) == ["without a time"]
 
 

@@ -38,8 +38,8 @@ def tracks(events: list[dict[str, Any]]) -> dict[str, int]:
 
 
 def slices(events: list[dict[str, Any]], track: int, *categories: str) -> set[tuple[str, str]]:
-    found = {(e["cat"], e["name"]) for e in events if e["ph"] == "X" and e["pid"] == track}
-    return {slice_ for slice_ in found if slice_[0] in categories}
+    named = {(e["cat"], e["name"]) for e in events if e["ph"] == "X" and e["pid"] == track}
+    return {slice_ for slice_ in named if slice_[0] in categories}
 
 
 def test_traces_of_running_jobs_have_the_events_of_their_plans(

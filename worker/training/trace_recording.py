@@ -79,10 +79,10 @@ class TraceRecording:
 
     def _look_up(self) -> None:
         """Read the request. If the database is away now, the next progress report shows the request again."""
-        found: list[traces.TraceRequest | None] = []
+        requests: list[traces.TraceRequest | None] = []
         job = self._progress_writer.job.job
-        self._progress_writer.remember(lambda c: found.append(traces.find_request(c, job)))
-        self._runner.recorder, self._request = None, found[0] if found else None
+        self._progress_writer.remember(lambda c: requests.append(traces.find_request(c, job)))
+        self._runner.recorder, self._request = None, requests[0] if requests else None
         if self._request is None:
             self._seen = None
             return

@@ -14,7 +14,7 @@ from indb_tensile.errors import RequestError
 from indb_tensile.scheduler.timing.simulate import Event
 
 MOST_EVENTS = 100_000  # of a recording: some megabytes in the catalog, and about 40 MB as a trace with the plan's
-_MOST_JSON_BYTES = 64 << 20  # a longer text is none of a trainer, and would fill the reader's memory
+_MOST_JSON_BYTES = 64 << 20  # no trainer writes a longer text, which would fill the reader's memory
 
 
 class PauseKind(StrEnum):
