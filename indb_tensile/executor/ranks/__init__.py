@@ -1,0 +1,1 @@
+"""Compute one step on several devices together: what the ranks exchange."""

@@ -1,0 +1,106 @@
+"""Check that gradients of parts on several ranks add up to the bits that one device computes."""
+
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import cast
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+from torch._C._distributed_c10d import HashStore, PrefixStore, ProcessGroupGloo
+
+from indb_tensile.errors import RequestError
+from indb_tensile.executor.ranks.part_exchange import PartExchange, RankGroup, divide_parts
+from tests.nightly import some_examples
+
+_TIMEOUT = timedelta(seconds=60)
+
+
+def on_ranks(ranks: int, run: Callable[[int, RankGroup], Tensor]) -> list[Tensor]:
+    """Run one rank in each thread, with process groups of Gloo, and return what each one returns."""
+    store, results = HashStore(), [torch.empty(0)] * ranks
+
+    def one(rank: int) -> None:
+        group = ProcessGroupGloo(PrefixStore("ranks", store), rank, ranks, _TIMEOUT)
+        results[rank] = run(rank, cast(RankGroup, group))  # torch's stubs leave out a backend's operations
+
+    threads = [threading.Thread(target=one, args=(rank,)) for rank in range(ranks)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return results
+
+
+def drawn(parts: int, elements: int, dtype: torch.dtype, seed: int) -> Tensor:
+    """Return gradients of very different sizes, whose sums depend on the order."""
+    generator = torch.Generator().manual_seed(seed)
+    sizes = 10.0 ** torch.randint(-6, 7, (parts, elements), generator=generator)
+    return (torch.randn(parts, elements, generator=generator, dtype=torch.float64) * sizes).to(dtype)
+
+
+def of_one_device(gradients: Tensor) -> Tensor:
+    """Add up gradients like eager's gradient accumulation: in place, part by part."""
+    parameter = torch.zeros(gradients.shape[1], dtype=gradients.dtype, requires_grad=True)
+    for gradient in gradients:
+        (parameter * gradient).sum().backward()
+    assert parameter.grad is not None
+    return parameter.grad
+
+
+def sums(gradients: Tensor, ranks: int, *, exact: bool = True) -> list[Tensor]:
+    parts = divide_parts(len(gradients), ranks)
+
+    def run(rank: int, group: RankGroup) -> Tensor:
+        exchange = PartExchange(group=group, parts=parts)
+        own = gradients[parts[rank].start : parts[rank].stop]
+        return exchange.exact_sum(own) if exact else exchange.fast_sum(own)
+
+    return on_ranks(ranks, run)
+
+
+@some_examples()
+@given(
+    ranks=st.integers(1, 4),
+    more=st.integers(0, 3),
+    elements=st.integers(1, 40),
+    dtype=st.sampled_from((torch.float32, torch.bfloat16, torch.float64)),
+    seed=st.integers(0, 1000),
+)
+def test_exact_sum_has_the_bits_of_one_device_on_every_rank(
+    ranks: int, more: int, elements: int, dtype: torch.dtype, seed: int
+) -> None:
+    gradients = drawn(ranks + more, elements, dtype, seed)
+    expected = of_one_device(gradients)
+    assert all(torch.equal(total, expected) for total in sums(gradients, ranks))
+
+
+def test_sum_of_the_library_differs_with_three_ranks_and_is_equal_on_all_of_them() -> None:
+    gradients = drawn(3, 1000, torch.float32, seed=1)
+    first, *others = sums(gradients, 3, exact=False)
+    assert not torch.equal(first, of_one_device(gradients))
+    torch.testing.assert_close(first, gradients.double().sum(0).float(), rtol=1e-2, atol=1.0)
+    assert all(torch.equal(first, other) for other in others)
+
+
+@given(parts=st.integers(1, 50), ranks=st.integers(1, 50))
+def test_parts_are_divided_in_order_and_nearly_equally(parts: int, ranks: int) -> None:
+    if ranks > parts:
+        with pytest.raises(RequestError, match=f"{parts} parts of a batch cannot be divided among {ranks} devices"):
+            divide_parts(parts, ranks)
+        return
+    divided = divide_parts(parts, ranks)
+    assert [part for rank in divided for part in rank] == list(range(parts))
+    assert max(map(len, divided)) - min(map(len, divided)) <= 1
+
+
+def test_parts_of_another_number_of_ranks_are_refused() -> None:
+    def run(_: int, group: RankGroup) -> Tensor:
+        with pytest.raises(RequestError, match="the parts of 2 ranks, in a group of 1"):
+            PartExchange(group=group, parts=divide_parts(2, 2))
+        return torch.empty(0)
+
+    on_ranks(1, run)
