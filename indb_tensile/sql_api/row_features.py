@@ -158,7 +158,7 @@ def _not_ours(number: int, reason: str) -> RefusalError:
 def _statement(plpy: Plpy, expressions: Mapping[str, str], inputs: Mapping[str, str]) -> str:
     values = ", ".join(f"({text}) as {plpy.quote_ident(name)}" for name, text in expressions.items())
     columns = ", ".join(f"{plpy.quote_ident(name)} {typed(plpy, base)}" for name, base in inputs.items())
-    source = f"jsonb_to_record(r.value) as x ({columns})" if columns else "(select) as x"
+    source = f"jsonb_to_record({_value_of_inputs(plpy, inputs)}) as x ({columns})" if columns else "(select) as x"
     return f"""
 select jsonb_typeof(r.value) as kind,
        case when jsonb_typeof(r.value) = 'object'
@@ -168,6 +168,18 @@ select jsonb_typeof(r.value) as kind,
   from unnest($1) with ordinality as g (json, place)
   cross join lateral (select g.json::jsonb as value offset 0) as r
  order by g.place"""
+
+
+def _value_of_inputs(plpy: Plpy, inputs: Mapping[str, str]) -> str:
+    """Return the SQL expression of a row from which the inputs are read. JSON has a vector as its text: "[1,0.5]"."""
+    value = "r.value"
+    for name in (name for name, base in inputs.items() if base == "_float4"):
+        key = plpy.quote_literal(name)
+        value += (
+            f" || case when jsonb_typeof(r.value -> {key}) = 'string' and r.value ->> {key} like '[%'"
+            f" then jsonb_build_object({key}, (r.value ->> {key})::jsonb) else '{{}}' end"
+        )
+    return value
 
 
 def typed(plpy: Plpy, base: str) -> str:
@@ -185,7 +197,9 @@ def _error_of_row(
     for place, text in enumerate(texts):
         number = "" if first is None else f" {first + place}"
         for name, expression in computation.expressions.items():
-            alone = _statement(plpy, {name: expression}, computation.inputs)
+            columns = read_expression(expression, computation.inputs).columns
+            inputs = {column: base for column, base in computation.inputs.items() if column in columns}
+            alone = _statement(plpy, {name: expression}, inputs)
             try:
                 plpy.execute(plpy.prepare(alone, ["text[]", "text[]"]), [[text], []])
             except plpy.SPIError as own:

@@ -8,6 +8,8 @@ import pytest
 from psycopg.types.json import Jsonb
 
 from tests.conftest import Database
+from tests.learning.test_copyvectors import IN_EXTENSION
+from tests.service.test_types import VECTOR_TYPE
 
 from .conftest import Connection, Refused, Serve, refused, value
 from .fakes import result
@@ -338,6 +340,32 @@ def test_table_and_views_are_predicted_with_features(owner: Connection, admin: C
     error = refused(owner, "select * from tensile_predict_table('m', 'partial')")
     assert error.message == 'relation public.partial has no column "b", which model "m" needs'
     assert json.dumps(rows)
+
+
+def test_features_of_vectors_have_one_value_in_a_snapshot_and_in_a_row(
+    owner: Connection, admin: Connection, database: Database, serve: Serve
+) -> None:
+    admin.execute("create schema v; grant usage on schema v to public")
+    admin.execute(VECTOR_TYPE.format(name="vector").encode())
+    admin.execute(IN_EXTENSION.format(name="vector").encode())
+    owner.execute(
+        """create table embedded as
+             select i as id, ('[' || i || ',-2,0.1]')::v.vector as e, array['good']::mood[] as moods, i % 3 as y
+               from generate_series(1, 60) as i;
+           alter table embedded add primary key (id)"""
+    )
+    expressions = {"first": "e[1] + e[3]", "number": "cardinality(moods)"}
+    job = train(owner, expressions, ", exclude => '{e,moods}'", "embedded")
+    publish(admin, stored(owner, job))
+    service = serve(lambda request: result({"values": [1.0] * len(request["rows"])}))
+    owner.execute("select tensile_predict('m', t), tensile_predict('m', null::embedded) from embedded as t")
+    sent = [request["rows"][0] for request in service.requests if request["rows"]]
+    with database.connect("tensile_reader") as reader:
+        copied = value(reader, f"select json_agg(s order by id) from tensile_data.job_{job} as s")
+    assert [[row["first"], row["number"]] for row in sent] == [[row["first"], row["number"]] for row in copied]
+    assert len(sent) == 60
+    error = refused(owner, "select tensile_predict('m', %s::jsonb)", Jsonb({"e": "[1", "moods": []}))
+    assert (error.sqlstate[:2], error.message[:46]) == ("22", 'feature "first" of row cannot be computed: inv')
 
 
 def test_features_and_tables_of_parts_are_refused_together(owner: Connection) -> None:
