@@ -105,13 +105,13 @@ NB_MODULE(_planner, module) {
              const Array<Ns>& out_ns, const Array<Ns>& in_ns, const Array<Ns>& latency_ns,
              const Array<Bytes>& workspace_bytes, const Array<std::uint8_t>& upload,
              const Array<std::uint8_t>& repeatable, const Array<Index>& offset, const Array<Index>& access,
-             const Array<std::uint8_t>& writes) {
+             const Array<std::uint8_t>& writes, bool hold) {
             new (place) Search(StepArrays{copied(size_bytes), copied(persistent), copied(out_ns), copied(in_ns),
                                           copied(latency_ns), copied(workspace_bytes), copied(upload),
-                                          copied(repeatable), copied(offset), accesses(access, writes)});
+                                          copied(repeatable), copied(offset), accesses(access, writes), hold});
           },
           nb::kw_only(), "size_bytes"_a, "persistent"_a, "out_ns"_a, "in_ns"_a, "latency_ns"_a, "workspace_bytes"_a,
-          "upload"_a, "repeatable"_a, "offset"_a, "access"_a, "writes"_a)
+          "upload"_a, "repeatable"_a, "offset"_a, "access"_a, "writes"_a, "hold"_a = false)
       .def("clear", &Search::clear, Released())
       .def("exhaust", &Search::exhaust, Released())
       .def("lower", &Search::lower, "limit_bytes"_a, "options"_a, "most"_a, Released())
@@ -142,6 +142,7 @@ NB_MODULE(_planner, module) {
           nb::kw_only(), "latency_ns"_a, "out_ns"_a, "in_ns"_a)
       .def("adopt", &adopt, nb::kw_only(), "order"_a, "moves"_a)
       .def("uncover", &Search::uncover, Released())
+      .def_prop_ro("holds", [](const Search& search) { return search.step().holds(); })
       .def_prop_ro("gaps", &gaps)
       .def_prop_ro("choices", &choices)
       .def("choose", &choose, "choices"_a, "room_bytes"_a = nb::none())

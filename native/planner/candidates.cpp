@@ -155,7 +155,7 @@ double Candidates::chain_ns(Index tensor, Index op, int depth) const {
 
 // Return whether the tensor would have to be recomputed as well, to exist before this operator.
 bool Candidates::given_up(Index tensor, Index op) const {
-  if (step_->last_user[at(tensor)] < op) return true;
+  if (step_->there_until[at(tensor)] < op) return true;
   for (Index k = step_->first_gap[at(tensor)]; k < step_->first_gap[at(tensor) + 1]; ++k) {
     const Gap& gap = step_->gaps[at(k)];
     if (gap.after < op && op < gap.need && choices_->choice[at(k)] == Choice::drop) return true;

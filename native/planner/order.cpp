@@ -71,7 +71,7 @@ bool Order::make_again(const Step& step, Index tensor, Index op, int depth) {
     if (source.writes) continue;
     if (step.written_between(source.tensor, maker, op)) return false;
     if (step.persistent(source.tensor) || made_for_[at(source.tensor)] == op) continue;
-    const bool there = dropped_[at(source.tensor)] == 0 && step.last_user[at(source.tensor)] >= op;
+    const bool there = dropped_[at(source.tensor)] == 0 && step.there_until[at(source.tensor)] >= op;
     if (!there && !make_again(step, source.tensor, op, depth + 1)) return false;
   }
   op_at.push_back(maker);

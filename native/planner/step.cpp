@@ -9,6 +9,9 @@ namespace tensile::planner {
 namespace {
 
 constexpr Index most_blocks = 64;
+// A tensor is held if the results that depend on it are this many times its size. At 1, chains of operators whose
+// results are equally large would exchange one tensor for another.
+constexpr Bytes least_gain = 2;
 
 }  // namespace
 
@@ -33,6 +36,37 @@ Step::Step(StepArrays step_arrays) : arrays(std::move(step_arrays)) {
   }
   find_gaps(users);
   sort_around();
+  there_until = last_user;
+  if (arrays.hold) hold_sources();
+}
+
+// Hold each tensor from which much larger results can be recomputed that are used after the tensor's own last use. To
+// recompute one of these results without the tensor, the tensor's operator has to run again, and that for each of
+// them.
+void Step::hold_sources() {
+  std::vector<Bytes> results(at(tensors()), 0);
+  for (Index op = 0; op < operators(); ++op) {
+    if (arrays.repeatable[at(op)] == 0) continue;
+    for (Index number = first_access(op); number < last_access(op); ++number) {
+      const Access& one = access(number);
+      if (!one.writes && !persistent(one.tensor)) results[at(one.tensor)] += saved(op, last_user[at(one.tensor)]);
+    }
+  }
+  for (Index tensor = 0; tensor < tensors(); ++tensor)
+    if (Bytes size = arrays.size_bytes[at(tensor)]; size > 0 && results[at(tensor)] >= least_gain * size)
+      there_until[at(tensor)] = operators() - 1;
+}
+
+// Return the bytes of this operator's results that can be dropped in a gap that ends after `since`.
+Bytes Step::saved(Index op, Index since) const {
+  Bytes sum = 0;
+  for (Index number = first_access(op); number < last_access(op); ++number) {
+    const Index tensor = access(number).tensor;
+    const Index last = first_gap[at(tensor) + 1] - 1;  // the tensor's gap that ends last, if it has any
+    if (!access(number).writes || last < first_gap[at(tensor)]) continue;
+    if (gaps[at(last)].need > since && droppable(gaps[at(last)])) sum += arrays.size_bytes[at(tensor)];
+  }
+  return sum;
 }
 
 void Step::find_gaps(const std::vector<std::vector<std::pair<Index, Index>>>& users) {

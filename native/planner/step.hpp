@@ -40,6 +40,7 @@ struct StepArrays {
   std::vector<std::uint8_t> repeatable;
   std::vector<Index> offset;
   std::vector<Access> access;
+  bool hold = false;  // hold what recomputations read (`Step::there_until`)
 };
 
 class Step {
@@ -70,23 +71,31 @@ class Step {
     return {around_.data() + around_offset_[block], around_.data() + around_offset_[block + 1]};
   }
 
+  // Return whether any tensor is held beyond its last use.
+  bool holds() const { return there_until != last_user; }
+
   // Return whether the tensor could be dropped in a gap and recomputed by its only writer.
   bool droppable(const Gap& gap) const;
 
   static std::size_t at(Index index) { return static_cast<std::size_t>(index); }
 
   StepArrays arrays;
-  std::vector<Gap> gaps;                    // by tensor, then by time
-  std::vector<Index> first_gap;             // by tensor and one more
-  std::vector<Index> gap_of_access;         // the gap that starts at each access, or none
-  std::vector<Index> first_writer;          // by tensor, none if no operator writes it
-  std::vector<Index> last_user;             // by tensor, none if no operator accesses it
+  std::vector<Gap> gaps;             // by tensor, then by time
+  std::vector<Index> first_gap;      // by tensor and one more
+  std::vector<Index> gap_of_access;  // the gap that starts at each access, or none
+  std::vector<Index> first_writer;   // by tensor, none if no operator writes it
+  std::vector<Index> last_user;      // by tensor, none if no operator accesses it
+  // By tensor, the last operator for which a recomputation may read it without recomputing it first; none if no
+  // operator accesses it. That is its last use or, if the tensor is held, the last operator.
+  std::vector<Index> there_until;
   std::vector<std::vector<Index>> writers;  // by tensor, in order
   Bytes base_bytes = 0;                     // of all persistent tensors
 
  private:
   void check() const;
   static bool written_among(const std::vector<Index>& writers, Index since, Index until);
+  void hold_sources();
+  Bytes saved(Index op, Index since) const;
   void find_gaps(const std::vector<std::vector<std::pair<Index, Index>>>& users);
   void sort_around();
 

@@ -45,6 +45,7 @@ Sweep::Sweep(const Step& step, const Layout& layout, const std::vector<Bytes>& l
   }
   needed_.assign(step.gaps.size(), none);
   gone_until_.assign(step.gaps.size(), none);
+  held_until_.assign(at(step.tensors()), none);
   list_parts();
   reserve_present();
 }
@@ -252,12 +253,13 @@ void Sweep::make_there(Index tensor, Index op, int depth) {
     const Access& source = step_.access(number);
     if (source.writes || step_.persistent(source.tensor)) continue;
     const Bytes size = step_.arrays.size_bytes[at(source.tensor)];
-    if (step_.last_user[at(source.tensor)] < op) {
+    if (step_.there_until[at(source.tensor)] < op) {
       add(position, position + 1, size);
       make_there(source.tensor, op, depth + 1);
       continue;
     }
     const Index gap = gap_around(source.tensor, op);
+    if (gap == none) hold(source.tensor, position);
     if (gap == none || (needed_[at(gap)] != none && needed_[at(gap)] <= op)) continue;
     needed_[at(gap)] = op;
     if (choices_.choice[at(gap)] == Choice::keep) continue;
@@ -265,6 +267,15 @@ void Sweep::make_there(Index tensor, Index op, int depth) {
     gone_until_[at(gap)] = std::min(gone_until_[at(gap)], position);
     if (choices_.choice[at(gap)] == Choice::drop) make_there(source.tensor, op, depth + 1);
   }
+}
+
+// Record that the tensor, if it is past its last use, stays on the device until this position.
+void Sweep::hold(Index tensor, Index position) {
+  Index& since = held_until_[at(tensor)];
+  if (since == none) since = layout_.order().position[at(step_.last_user[at(tensor)])] + 1;
+  if (position < since) return;
+  add(since, position + 1, step_.arrays.size_bytes[at(tensor)]);
+  since = position + 1;
 }
 
 // --- estimates ----------------------------------------------------------------------------------------------------
@@ -301,7 +312,7 @@ double Sweep::chain_ns(Index tensor, Index op, int depth) const {
     if (source.writes) continue;
     if (step_.written_between(source.tensor, maker, op)) return impossible_ns;
     if (step_.persistent(source.tensor)) continue;
-    if (step_.last_user[at(source.tensor)] < op) {
+    if (step_.there_until[at(source.tensor)] < op) {
       sum += chain_ns(source.tensor, op, depth + 1);
       continue;
     }

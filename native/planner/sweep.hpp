@@ -74,6 +74,7 @@ class Sweep {
   bool copied(Index number) const;
   double chain_ns(Index tensor, Index op, int depth) const;
   void make_there(Index tensor, Index op, int depth);
+  void hold(Index tensor, Index position);
   Index gap_around(Index tensor, Index op) const;
   void add(Index first, Index stop, Bytes size);
   Ns when(const std::vector<Ns>& axis, Index position) const;
@@ -97,6 +98,7 @@ class Sweep {
   std::vector<Index> many_;        // as in Candidates, for the load before the sweep
   std::vector<Index> needed_;      // by gap, an operator before its end for which its tensor must exist, or none
   std::vector<Index> gone_until_;  // by gap, the position up to which its tensor is estimated to be away
+  std::vector<Index> held_until_;  // by tensor, the position up to which it stays after its last use, or none
   std::vector<Open> open_;         // a heap, the highest bound first
   Bytes load_ = 0;                 // at the present position
   Index position_ = 0;

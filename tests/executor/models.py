@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from indb_tensile.bench.harness import convolutional
 from indb_tensile.executor.capture.optimizer import OptimizerSettings
 from indb_tensile.executor.capture.passes import WHOLE, Passes
 from indb_tensile.executor.capture.step_capture import CapturedStep, capture_evaluation, capture_training
@@ -190,6 +191,7 @@ SHAPES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "tied": (Tied, (6,)),
     "regression": (regression, (6,)),
     "weighted": (mlp, (6,)),
+    "dense": (convolutional.dense, (3, 8, 8)),
 }
 # Parameters of tests that run for each model: the models whose graphs differ most are enough in the day.
 DAILY_KINDS = nightly_unless(lambda kind: kind in ("cnn", "transformer", "recurrent", "tied"), SHAPES)

@@ -28,3 +28,22 @@ def graph_from_rows(
         for k in range(len(rows[0][2]))
     )
     return StepGraph(tensors=tensors, operators=operators)
+
+
+def dense_graph() -> StepGraph:
+    """Return a graph in which operators 2 and 4 concatenate what operators 0, 1 and 3 make.
+
+    Both results are read at the end, and are on the device beside 80 bytes at operator 6. Only the two concatenations
+    read tensors 0, 1 and 3.
+    """
+    return graph_from_rows(
+        (10, Role.ACTIVATION, "w.r.r...."),
+        (10, Role.ACTIVATION, ".wr.r...."),
+        (40, Role.ACTIVATION, "..wr....r"),
+        (10, Role.ACTIVATION, "...wr...."),
+        (60, Role.ACTIVATION, "....wr.r."),
+        (80, Role.ACTIVATION, "......w.."),
+    )
+
+
+DENSE_NS = (1_000, 1_000, 10, 1_000, 10, 100, 100, 100, 100)

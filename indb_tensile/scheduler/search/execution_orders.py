@@ -7,6 +7,7 @@ wait. The order in which only the others wait leaves the lanes more time before 
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from indb_tensile.scheduler.graph import OpIndex, StepGraph, TensorId
 from indb_tensile.scheduler.link import Link
@@ -24,9 +25,17 @@ _UNCOVERED = -1  # a swap's bounds if it has no operators that it must cover
 Choices = list[tuple[int, int, int]]
 
 
+@dataclass(frozen=True, slots=True)
+class _SearchedOrder:
+    """One execution of each operator, or nothing for the captured order."""
+
+    executions: tuple[Execution, ...]
+    hold: bool = False  # whether recomputations hold what they read
+
+
 class ExecutionOrders:
-    """The orders of one graph by number, at most `most` of them. Without `early` no order belongs to a
-    single plan.
+    """The orders of one graph by number, at most `most` of them, and as many that hold tensors. Without `early` no
+    order belongs to a single plan.
     """
 
     def __init__(
@@ -47,11 +56,12 @@ class ExecutionOrders:
         late = _late_orders(graph, most, self._cache) if rewrites else [()]
         early = self._settles and len(late) < most
         first = [self._run(rearranged(graph, frozenset(), cache=self._cache))] if early else []
-        self._orders = list(dict.fromkeys((*first, *late)))
+        self._orders = [_SearchedOrder(executions) for executions in dict.fromkeys((*first, *late))]
         self._first = range(len(self._orders))
         self.loose = self._first[-len(late) :]  # the orders in which most tensors may be recomputed
         self._away: frozenset[TensorId] = frozenset()
         self._made: dict[int, StepSearch] = {}
+        self._holds = True  # whether recomputations have tensors to hold, as far as is known
 
     @property
     def first(self) -> tuple[StepSearch, ...]:
@@ -65,9 +75,10 @@ class ExecutionOrders:
                 self._graph,
                 self._latency_ns,
                 self._link,
-                executions=self._orders[order],
+                executions=self._orders[order].executions,
                 share=self._share,
                 away=self._away,
+                hold=self._orders[order].hold,
                 cache=self._cache,
             )
         return self._made[order]
@@ -93,23 +104,36 @@ class ExecutionOrders:
         """Return the number of the order in which only those updates wait for the iteration's end that have to for
         this plan.
         """
-        if not self._settles or len(self._orders) >= self._most:
+        if not self._settles or self._full(hold=self._orders[candidate.order].hold):
             return candidate.order
         late = blocking_updates(self._graph, self.chosen(candidate).executions, self._cache)
         whole = rearranged(self._graph, late, cache=self._cache)
         order = self._run(whole)
-        if any(execution.parts > 1 for execution in self._orders[candidate.order]):
+        present = self._orders[candidate.order]
+        if any(execution.parts > 1 for execution in present.executions):
             order = _unless_captured(self._graph, with_parts(self._graph, whole, self._cache), self._cache)
-        if order not in self._orders:
-            self._orders.append(order)
-        return self._orders.index(order)
+        return self._number(_SearchedOrder(order, present.hold))
+
+    def holding(self, order: int) -> int | None:
+        """Return the number of the same order in which recomputations hold what they read.
+
+        Return None if they would hold nothing, or if there are too many orders.
+        """
+        held = replace(self._orders[order], hold=True)
+        if held in self._orders:
+            return self._orders.index(held) if self._holds else None
+        if not self._settles or self._full(hold=True) or not self._holds:
+            return None
+        number = self._number(held)
+        self._holds = self.search(number).holds
+        return number if self._holds else None
 
     def delayed(self, share: float, least_bytes: int) -> int | None:
         """Return the number of the order in which the largest update runs later by this share of the backward pass
         that follows its gradient. Return None if its own state is smaller than `least_bytes`, if it cannot run later,
         or if there are too many orders.
         """
-        if not self._settles or len(self._orders) >= self._most:
+        if not self._settles or self._full(hold=False):
             return None
         state_bytes = {
             update: sum(self._graph.tensors[t].size_bytes for t in state)
@@ -123,9 +147,15 @@ class ExecutionOrders:
         if order == whole:
             return None
         parts = _unless_captured(self._graph, with_parts(self._graph, order, self._cache), self._cache)
-        if parts not in self._orders:
-            self._orders.append(parts)
-        return self._orders.index(parts)
+        return self._number(_SearchedOrder(parts))
+
+    def _full(self, *, hold: bool) -> bool:
+        return sum(order.hold == hold for order in self._orders) >= self._most
+
+    def _number(self, order: "_SearchedOrder") -> int:
+        if order not in self._orders:
+            self._orders.append(order)
+        return self._orders.index(order)
 
     def _run(self, order: Sequence[OpIndex]) -> tuple[Execution, ...]:
         """Return one execution of each operator in this order, or nothing for the captured order."""

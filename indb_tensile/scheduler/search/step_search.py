@@ -33,7 +33,8 @@ class StepSearch:
 
     `executions` is the order before anything is recomputed, empty for the captured order. `share` is the part of each
     lane on which the job may count. `away` are persistent tensors that the graph never accesses and that stay on the
-    host.
+    host. With `hold` recomputations read some tensors after their last use (`hold_sources` in
+    native/planner/step.cpp).
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class StepSearch:
         executions: tuple[Execution, ...] = (),
         share: float = 1.0,
         away: frozenset[TensorId] = frozenset(),
+        hold: bool = False,
         cache: PlanCache | None = None,
     ) -> None:
         self.graph = graph
@@ -57,12 +59,17 @@ class StepSearch:
         self._outline = outline(graph, executions, self.cache)
         self._out_ns, self._in_ns = lanes(graph, executions, link, share, self.cache)
         self._latency_ns = latencies(self._outline, latency_ns, link)
-        self._search = _search(self._outline, self._out_ns, self._in_ns, self._latency_ns, away)
+        self._search = _search(self._outline, self._out_ns, self._in_ns, self._latency_ns, away, hold=hold)
 
     @property
     def floor_bytes(self) -> int:
         """The working set of the largest operator: the lower bound of every plan's peak in this order."""
         return self._outline.floor_bytes
+
+    @property
+    def holds(self) -> bool:
+        """Whether any tensor is held for recomputations after its last use."""
+        return self._search.holds
 
     @property
     def executions(self) -> tuple[Execution, ...]:
@@ -193,7 +200,8 @@ class StepSearch:
         """Make the choices of this plan: every swap is away at least where it is away in the plan.
 
         Return the plan's own peak and the nanoseconds of its iteration with the present latencies. If the plan is not
-        a plan of this graph in this order, return None and make no choice.
+        a plan of this graph in this order, return None and make no choice. If the plan's recomputations read tensors
+        after their last use, this search's recomputations do so from now on.
         """
         order = self._positions(plan.executions)
         left = np.array(sorted(self._away), dtype=np.int32)
@@ -203,7 +211,13 @@ class StepSearch:
         moves = [
             (instances.source(s.tensor), s.out_after, s.free_at, s.in_at, s.needed_by, s.copies) for s in plan.swaps
         ]
-        return self._search.adopt(order=np.array(order, dtype=np.int32), moves=moves)
+        run = np.array(order, dtype=np.int32)
+        standing = self._search.adopt(order=run, moves=moves)
+        if standing is None and not self.holds and len(order) > self.operators:
+            other = _search(self._outline, self._out_ns, self._in_ns, self._latency_ns, self._away, hold=True)
+            standing = other.adopt(order=run, moves=moves) if other.holds else None
+            self._search = self._search if standing is None else other
+        return standing
 
     def uncover(self) -> None:
         """Let every swap leave and return as the lanes allow; the peak may rise."""
@@ -282,6 +296,8 @@ def _search(
     in_ns: npt.NDArray[np.int64],
     latency_ns: npt.NDArray[np.int64],
     away: frozenset[TensorId],
+    *,
+    hold: bool,
 ) -> Search:
     size_bytes = outline.size_bytes
     if away:
@@ -299,4 +315,5 @@ def _search(
         offset=outline.offset,
         access=outline.access,
         writes=outline.writes,
+        hold=hold,
     )

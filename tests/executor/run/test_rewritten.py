@@ -12,8 +12,12 @@ from indb_tensile.executor.capture.step_capture import CapturedStep, with_host_u
 from indb_tensile.executor.run.program import compile_program
 from indb_tensile.executor.run.runner import Runner
 from indb_tensile.scheduler.graph import OpIndex, Stage
+from indb_tensile.scheduler.judges.check import faults
+from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.peak import LIVENESS, peak
 from indb_tensile.scheduler.plan import Execution, Plan
+from indb_tensile.scheduler.search.reorder import rearranged, with_parts
+from indb_tensile.scheduler.search.step_search import DROPPED, StepSearch
 from tests.device.fake_device import FakeDevice
 from tests.device.memory_device import MemoryDevice
 from tests.executor.conftest import prepared
@@ -30,6 +34,7 @@ SETTINGS = (
     OptimizerSettings(kind="sgd"),
 )
 
+LINK = Link(out_bytes_per_s=10**9, in_bytes_per_s=10**9)
 # Every model with two optimizers, and two models with every optimizer. In the day most models with Adam, and the
 # model whose parameters are updated in parts with every optimizer.
 DAILY_MODELS = ("wide", "cnn", "transformer", "lstm", "constant", "stretched", "tied")
@@ -67,6 +72,39 @@ def test_every_order_gives_the_bits_of_the_eager_loop_at_exactly_its_peak(
         runner.close()
         assert (device.used_bytes, device.buffers) == (0, {})
         assert state_bits(state.export()) == expected, "the state has the same bits after it returned to the host"
+
+
+@pytest.mark.nightly
+def test_recomputed_concatenations_read_tensors_that_are_held_for_them_and_give_the_same_bits() -> None:
+    """No captured operator reads a layer's output after the last concatenation of it."""
+    job, steps = prepared("dense", settings=SETTINGS[0])
+    chosen = (*map(_without_saved_concatenations, steps[:2]), LIVENESS)
+    released = _without_saved_concatenations(steps[0], hold=False)
+    assert (_normalisations(steps[0], chosen[0]), _normalisations(steps[0], released)) == (10, 17)
+    device, state = MemoryDevice(), job.state()
+    runner = Runner(device, state, steps)
+    runner.adopt(chosen, 1)
+    eager = Eager(job)
+    assert bits(drive(runner, job)) == bits(drive(eager, job))
+    assert state_bits(state.export()) == state_bits(eager.export())
+    assert device.high_water_bytes == _peak(steps, chosen)
+
+
+def _without_saved_concatenations(step: CapturedStep, *, hold: bool = True) -> Plan:
+    """Return the plan that recomputes the results of all concatenations."""
+    operators = step.graph.operators
+    joined = {t for operator in operators if "aten.cat" in operator.name for t in operator.writes}
+    executions = with_parts(step.graph, rearranged(step.graph))
+    search = StepSearch(step.graph, (1_000,) * len(operators), LINK, executions=executions, hold=hold)
+    search.choose([(gap, DROPPED, DROPPED) for gap, (tensor, _, _) in enumerate(search.gap_keys) if tensor in joined])
+    plan = search.plan("test")
+    assert faults(step.graph, plan) == ()
+    return plan
+
+
+def _normalisations(step: CapturedStep, plan: Plan) -> int:
+    """Return how many batch normalisations the plan runs, forwards and backwards."""
+    return sum("batch_norm" in step.graph.operators[run.operator].name for run in plan.executions)
 
 
 @pytest.mark.parametrize(

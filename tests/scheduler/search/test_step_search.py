@@ -17,7 +17,7 @@ from indb_tensile.scheduler.search.reorder import updates_beside_gradients, with
 from indb_tensile.scheduler.search.step_search import GreedyOptions, StepSearch
 from indb_tensile.scheduler.timing.simulate import JobRun, simulate
 from tests.nightly import some_examples
-from tests.scheduler.access_rows import graph_from_rows
+from tests.scheduler.access_rows import DENSE_NS, dense_graph, graph_from_rows
 from tests.scheduler.strategies import graphs as step_graphs
 from tests.scheduler.strategies import latencies, links
 
@@ -79,6 +79,30 @@ def test_many_small_swaps_for_which_the_lanes_have_time_replace_a_recomputation(
     _assert_valid_as_stated(graph, latency_ns, LINK, search)
 
 
+@pytest.mark.parametrize(("hold", "again"), [(True, (4, 7, 2, 8)), (False, (0, 1, 2, 3, 4, 7, 8))])
+def test_recomputations_of_large_results_hold_the_small_tensors_that_they_read(
+    hold: bool, again: tuple[int, ...]
+) -> None:
+    search = StepSearch(dense_graph(), DENSE_NS, LINK, hold=hold)
+    assert [tensor for tensor, _, _ in search.gap_keys if tensor in (2, 4)] == [2, 4]
+    search.choose([(gap, DROP, DROP) for gap, (tensor, _, _) in enumerate(search.gap_keys) if tensor in (2, 4)])
+    order = tuple(Execution(operator=OpIndex(k)) for k in (*range(7), *again))
+    assert search.plan("test") == Plan(policy="test", executions=order)
+    assert search.holds == hold
+    _assert_valid_as_stated(dense_graph(), DENSE_NS, LINK, search)
+    _assert_adoptable(dense_graph(), DENSE_NS, LINK, search, ())
+
+
+def test_first_plan_holds_three_small_tensors_in_place_of_running_their_slow_operators_again() -> None:
+    slow = Link(out_bytes_per_s=10**6, in_bytes_per_s=10**6)
+    candidates = CandidatePlans(dense_graph(), DENSE_NS, slow)
+    best = candidates.best(130)
+    assert (best.peak_bytes, best.iteration_ns) == (110, sum(DENSE_NS) + 10 + 10)
+    plan = candidates.plan(best, "test")
+    assert faults(dense_graph(), plan) == ()
+    assert [run.operator for run in plan.executions] == [*range(7), 4, 7, 2, 8]
+
+
 @some_examples()
 @given(step_graphs(), links(), st.data())
 def test_every_search_gives_a_valid_plan_with_the_stated_peak_and_time(
@@ -87,7 +111,7 @@ def test_every_search_gives_a_valid_plan_with_the_stated_peak_and_time(
     latency_ns = data.draw(latencies(graph))
     rewrites = data.draw(st.booleans())
     executions = with_parts(graph, updates_beside_gradients(graph)) if rewrites else ()
-    search = StepSearch(graph, latency_ns, link, executions=executions)
+    search = StepSearch(graph, latency_ns, link, executions=executions, hold=data.draw(st.booleans()))
     limit = data.draw(st.integers(0, liveness_peak(graph)))
     parameters = GreedyOptions(drops=rewrites, together=data.draw(st.sampled_from((1, 4))), tried=2)
     reached = search.lower(limit, parameters, most=200)
