@@ -13,6 +13,7 @@ from torch import nn
 from indb_tensile.errors import DataError, MissingError, RequestError
 from indb_tensile.job import JobSpec, Snapshot, Task
 from indb_tensile.learning import architectures
+from indb_tensile.learning.anomaly_scale import AnomalyScale
 from indb_tensile.learning.checked_options import CheckedOptions
 from indb_tensile.learning.columns import Column, ColumnRows, Columns, Rows, TableData
 from indb_tensile.learning.datareport import Fact, ReportInput, report_data
@@ -230,10 +231,7 @@ def assemble(
     options = checked.options.embedding() if architectures.embeds(architecture) else checked.options
     preprocessor = _fit_preprocessor(columns, spec, options, target, features, train, table.storage, network)
     if target.anomaly is not None:
-        target = replace(
-            target, anomaly=replace(target.anomaly, parts=tuple(own.feature for own in preprocessor.parts))
-        )
-        preprocessor = preprocessor.with_target(target)
+        target, preprocessor = _with_anomaly_parts(target, target.anomaly, preprocessor)
     del columns  # which has copies of the documents' values
     if start is not None:
         preprocessor = start.keep_encoders(preprocessor, spec.preprocess)
@@ -426,6 +424,14 @@ def _early_stop(spec: JobSpec, settings: TrainingSettings, valid_rows: int) -> E
         hint = "Add rows, give a larger valid_size, or choose another schedule."
         raise DataError("none of the rows falls to the validation part, which schedule plateau needs", hint=hint)
     return state
+
+
+def _with_anomaly_parts(
+    target: TargetEncoding, anomaly: AnomalyScale, preprocessor: Preprocessor
+) -> tuple[TargetEncoding, Preprocessor]:
+    """Return both with the features whose errors add up to a row's score."""
+    target = replace(target, anomaly=replace(anomaly, parts=tuple(own.feature for own in preprocessor.parts)))
+    return target, preprocessor.with_target(target)
 
 
 def _fit_preprocessor(

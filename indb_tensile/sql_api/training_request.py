@@ -183,9 +183,8 @@ def _resolve_columns(
         "max_runtime_s": check_max_runtime(request.get("max_runtime_s")),
         "deploy": read_choice(request, "deploy", DEPLOY, "if_better"),
     }
-    if len(target.columns) > 1:
-        spec["targets"] = target.names
-    optional = {"forecast": forecast, "query": table.query, "transform": transform}
+    targets = target.names if len(target.columns) > 1 else None
+    optional = {"targets": targets, "forecast": forecast, "query": table.query, "transform": transform}
     spec |= {name: part for name, part in optional.items() if part is not None}
     check_combination(request, spec)
     check_anomaly(request, spec)

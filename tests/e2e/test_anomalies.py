@@ -55,9 +55,9 @@ def test_anomalies_are_found_scored_and_explained(running: Service, demo: psycop
     assert sum(share for _, share, _, _ in added) == pytest.approx(added[0][3])
     into = rows("select tensile_predict_into('odd', 'readings', 'scored')")[0][0]
     assert running.until_ended(into) == ["succeeded"], running.log.read_text()
-    found = rows("select id, value, label from scored order by id")
-    assert [row[::2] for row in found] == [row[::2] for row in whole]
-    assert [value for _, value, _ in found] == pytest.approx([value for _, value, _ in whole], abs=0.01)
+    stored = rows("select id, value, label from scored order by id")
+    assert [row[::2] for row in stored] == [row[::2] for row in whole]
+    assert [value for _, value, _ in stored] == pytest.approx([value for _, value, _ in whole], abs=0.01)
     assert set(dict(rows("select * from tensile_evaluate('odd', 'readings')"))) == {"reconstruction_error"}
     metrics = dict(rows("select * from tensile_evaluate('judged', 'readings')"))
     assert metrics["roc_auc"] > 0.9

@@ -98,7 +98,7 @@ def test_labels_change_no_weight() -> None:
         job.module.zero_grad()
         job.loss(job.module(x), torch.full((8, 1), label)).backward()
         gradients.append([own.grad.clone() for own in job.module.parameters() if own.grad is not None])
-    assert all(torch.equal(one, other) for one, other in zip(*gradients, strict=True))
+    assert all(torch.equal(negative, positive) for negative, positive in zip(*gradients, strict=True))
 
 
 def test_a_stored_model_scores_rows_of_sql_and_tables_alike() -> None:

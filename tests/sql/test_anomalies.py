@@ -27,7 +27,7 @@ def train(demo: Connection, **arguments: Any) -> dict[str, Any]:
     """Enqueue a training, and return its specification."""
     own = {"task": "anomaly", "exclude": ["photo", "id"]} | arguments
     named = ", ".join(f"{name} => %({name})s" for name in own)
-    values = {name: json.dumps(given) if isinstance(given, dict) else given for name, given in own.items()}
+    values = {name: json.dumps(option) if isinstance(option, dict) else option for name, option in own.items()}
     row = demo.execute(f"select tensile_train('m', 'pumps', {named})".encode(), values).fetchone()
     assert row is not None
     return dict(value(demo, "select spec from tensile.jobs where job_id = %s", row[0]))
