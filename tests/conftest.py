@@ -3,6 +3,7 @@
 import contextlib
 import gc
 import itertools
+import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,7 @@ from indb_tensile.cluster import Cluster, temporary_cluster
 from tests.compiled_bridge import server_environment
 from tests.open_directory import open_directory
 from tests.scopes import ScopeScheduling, place_of
+from tests.suite_watcher import start_watcher
 
 # The daily suite draws the same few examples each time, so a new failure has a new cause in the code. The nightly
 # suite draws many other examples, to search for unknown failures:
@@ -31,6 +33,22 @@ _numbers = itertools.count(1)
 
 
 gc.disable()  # until all tests are collected: looking for garbage among imported objects takes a quarter of the time
+
+
+_watcher: "subprocess.Popen[bytes] | None" = None
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Start what ends the servers of this run if it is killed. The processes of xdist belong to the run."""
+    global _watcher
+    if not hasattr(config, "workerinput"):
+        _watcher = start_watcher()
+
+
+def pytest_unconfigure() -> None:
+    """Let the watcher look once whether anything is left, and end."""
+    if _watcher is not None:
+        _watcher.communicate()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -5,10 +5,13 @@ creates hundreds of databases.
 """
 
 import contextlib
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+
+from tests.suite_watcher import RUN
 
 _MEMORY = Path("/dev/shm")
 _ROOM_BYTES = 2 << 30  # four test processes with clusters of up to 300 MB each, and the devices' own shared memory
@@ -20,7 +23,8 @@ def open_directory(prefix: str, *, in_memory: bool = True) -> Iterator[Path]:
 
     The directories of pytest's `tmp_path` are closed to other users, such as PostgreSQL's, and have long paths.
     """
-    directory = Path(tempfile.mkdtemp(prefix=prefix, dir=_place() if in_memory else None))
+    run = os.environ.get(RUN, "0")  # by which the directories of a killed run are known
+    directory = Path(tempfile.mkdtemp(prefix=f"{prefix}{run}-", dir=_place() if in_memory else None))
     directory.chmod(0o755)
     try:
         yield directory

@@ -30,6 +30,9 @@ unset PYTHONDONTWRITEBYTECODE
 # Several test processes share the cores. Idle threads of numpy's OpenBLAS and of OpenMP spin, and took half of the time.
 export OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1
 
+# If this script is killed, tests/suite_watcher.py ends pytest, its servers and these checks.
+export SUITE_SCRIPT=$$
+
 say "format, lint, types, import contracts, and native tests with the address sanitizer, beside the suite"
 rm -f .cache/*.failed
 (

@@ -20,6 +20,9 @@ TOGETHER = {
         "tests/e2e/test_understanding.py",
         "tests/e2e/test_predict_into.py",
         "tests/e2e/test_searches.py",
+        "tests/e2e/test_images.py",
+    ),
+    "e2e, another controller": (
         "tests/e2e/test_estimators.py",
         "tests/e2e/test_client.py",
         "tests/e2e/test_model_files.py",
@@ -29,9 +32,12 @@ TOGETHER = {
         "tests/e2e/test_texts.py",
         "tests/e2e/test_pretrained.py",
         "tests/e2e/test_examples.py",
+        "tests/e2e/test_forecasts.py",
+        "tests/e2e/test_embeddings.py",
     ),
     "models captured once, and forks with the shim preloaded": (
         "tests/executor/run/test_runner.py",
+        "tests/executor/run/test_sampling.py",
         "tests/executor/run/test_rewritten.py",
         "tests/executor/capture/test_capture.py",
         "tests/executor/capture/test_stored_capture.py",

@@ -18,7 +18,11 @@ from indb_tensile.scheduler.admission.admission_orders import (
     RequeueJob,
 )
 from indb_tensile.scheduler.admission.events import BudgetChange, Stop
-from tests.controller.fakes import MIB, alive, controller_harness
+from tests.controller.fakes import (
+    MIB,
+    alive,
+)
+from tests.controller.harness import controller_harness
 
 
 def test_jobs_that_wait_for_their_table_delay_neither_start_nor_cancel_of_another_users_job() -> None:

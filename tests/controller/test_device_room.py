@@ -13,7 +13,11 @@ from indb_tensile.controller.load_gauge import DeviceLoad
 from indb_tensile.device.nvml import Process, Reading
 from indb_tensile.scheduler.admission.admission_orders import RequeueJob
 from indb_tensile.scheduler.admission.pool import TrainerId
-from tests.controller.fakes import MIB, FakeLedger, controller_harness
+from tests.controller.fakes import (
+    MIB,
+    FakeLedger,
+)
+from tests.controller.harness import controller_harness
 
 PRIVATE = RoomLimits(budget_bytes=800, capacity_bytes=800, region_bytes=10, max_jobs=4, shared=False, rise_looks=1)
 SHARED = replace(PRIVATE, shared=True)

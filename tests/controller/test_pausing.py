@@ -7,7 +7,7 @@ from indb_tensile.catalog.notify import Notification
 from indb_tensile.job import Blame, JobId, Phase
 from indb_tensile.scheduler.admission.admission_orders import RecordPhase
 from indb_tensile.scheduler.admission.pool import JobStage
-from tests.controller.fakes import ControllerHarness, controller_harness
+from tests.controller.harness import ControllerHarness, controller_harness
 
 FAR_S = 1e6
 

@@ -18,7 +18,11 @@ from indb_tensile.scheduler.admission.events import Measurement
 from indb_tensile.scheduler.plan import Infeasible
 from indb_tensile.scheduler.planner import JobPlan
 from indb_tensile.scheduler.workload import Workload
-from tests.controller.fakes import LINK, MIB, controller_harness
+from tests.controller.fakes import (
+    LINK,
+    MIB,
+)
+from tests.controller.harness import controller_harness
 
 
 class BrokenPlanner(PolicyPlanner):

@@ -11,7 +11,8 @@ import pytest
 
 from indb_tensile.device.ledger import Ledger
 from indb_tensile.job import JobId
-from tests.controller.fakes import MIB, ControllerHarness, controller_harness
+from tests.controller.fakes import MIB
+from tests.controller.harness import ControllerHarness, controller_harness
 
 
 @contextmanager

@@ -18,7 +18,12 @@ from indb_tensile.scheduler.admission.admission_orders import (
 )
 from indb_tensile.scheduler.admission.events import Finish, Stop
 from tests.controller.fake_trainer import absurd
-from tests.controller.fakes import MIB, FakeRegions, alive, controller_harness
+from tests.controller.fakes import (
+    MIB,
+    FakeRegions,
+    alive,
+)
+from tests.controller.harness import controller_harness
 from tests.remains import nothing_remains
 
 
@@ -195,7 +200,7 @@ def test_trainer_dies_with_its_controller() -> None:
     # SIGKILL leaves the controller no chance to clean up.
     program = (
         "import sys, time\n"
-        "from tests.controller.fakes import controller_harness\n"
+        "from tests.controller.harness import controller_harness\n"
         "with controller_harness() as harness:\n"
         "    job = harness.records.enqueue('train')\n"
         "    harness.until_adopted(job)\n"

@@ -4,6 +4,7 @@ import random
 from dataclasses import replace
 from itertools import pairwise
 
+from indb_tensile.executor.capture.step_capture import CapturedStep
 from indb_tensile.scheduler.graph import OpIndex, StepGraph, Tensor
 from indb_tensile.scheduler.plan import Execution, Plan, Swap
 from indb_tensile.scheduler.rewrite import repeatable, rewrite
@@ -22,6 +23,11 @@ def random_plan(graph: StepGraph, seed: int, share: float = 0.5) -> Plan:
     idle = [t.id for t in graph.tensors if t.persistent and not accesses[t.id]]
     away = frozenset(t for t in idle if choose.random() < share)
     return Plan(policy="random", swaps=tuple(swaps), release=choose.random() < 0.8, away=away)
+
+
+def random_plans(steps: tuple[CapturedStep, ...], seed: int) -> tuple[Plan, ...]:
+    """Return a random plan for each step of a job."""
+    return tuple(random_plan(step.graph, seed * 10 + k) for k, step in enumerate(steps))
 
 
 def random_rewritten_plan(graph: StepGraph, seed: int, share: float = 0.5) -> Plan:

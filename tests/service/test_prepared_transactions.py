@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.postgres, pytest.mark.nightly]  # a server and a servi
 def test_a_transaction_that_has_predicted_a_table_can_be_prepared() -> None:
     """PostgreSQL prepares no transaction that has exported a snapshot, so the session reads the table itself."""
     with (
-        open_directory("prepared-") as directory,
+        open_directory("suite-prepared-") as directory,
         temporary_cluster(ROLES, "max_prepared_transactions = 2\n", within=directory) as cluster,
     ):
         database = database_with_a_model(cluster, directory / "sockets")

@@ -74,7 +74,10 @@ def read_only_service(dsn: str, socket: Path) -> Iterator["subprocess.Popen[str]
 
 
 def test_sessions_of_a_standby_predict_by_a_service_that_only_reads() -> None:
-    with open_directory("standby-") as directory, temporary_cluster(ROLES, _REPLICATES, within=directory) as cluster:
+    with (
+        open_directory("suite-standby-") as directory,
+        temporary_cluster(ROLES, _REPLICATES, within=directory) as cluster,
+    ):
         primary = database_with_a_model(cluster, directory / "sockets")
         row = '{"a": 0.5, "b": "x"}'
         with (

@@ -7,7 +7,6 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from itertools import accumulate, chain, repeat
 
 import pytest
 import torch
@@ -25,7 +24,6 @@ from indb_tensile.job import JobId
 from indb_tensile.scheduler.host_memory import host_bytes
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.peak import LIVENESS, VANILLA, floor, peak, resident_at_start
-from indb_tensile.scheduler.plan import Plan
 from indb_tensile.scheduler.planner import Workload, plan_jobs
 from indb_tensile.scheduler.timing.latency import estimate
 from tests.device.fake_device import FakeDevice
@@ -34,7 +32,7 @@ from tests.executor.conftest import prepared
 from tests.executor.driving import bits, drive, state_bits
 from tests.executor.eager import Eager
 from tests.executor.models import SHAPES
-from tests.executor.plans import random_plan, random_rewritten_plan
+from tests.executor.plans import random_plan, random_plans, random_rewritten_plan
 from tests.nightly import nightly_unless
 
 SETTINGS = (
@@ -43,10 +41,6 @@ SETTINGS = (
     OptimizerSettings(kind="sgd", momentum=0.9, nesterov=True, weight_decay=0.01, clip_norm=0.5),
     OptimizerSettings(kind="sgd"),
 )
-
-
-def _plans(steps: tuple[object, ...], seed: int) -> tuple[Plan, ...]:
-    return tuple(random_plan(step.graph, seed * 10 + k) for k, step in enumerate(steps))  # type: ignore[attr-defined]
 
 
 # Every model with three optimizers, and two models with every optimizer. In the day most models with Adam, whose
@@ -66,7 +60,7 @@ def test_every_plan_gives_the_bits_of_the_eager_loop_at_exactly_its_peak(
     job, steps = prepared(kind, settings=settings)
     eager = Eager(job)
     expected_seen, expected = bits(drive(eager, job)), state_bits(eager.export())
-    plans = [(LIVENESS,) * 3, (VANILLA,) * 3, *(_plans(steps, seed) for seed in seeds)]
+    plans = [(LIVENESS,) * 3, (VANILLA,) * 3, *(random_plans(steps, seed) for seed in seeds)]
     for chosen in plans:
         device, state = MemoryDevice(), job.state()
         runner = Runner(device, state, steps)
@@ -104,7 +98,7 @@ def test_batches_in_parts_and_half_precision_give_the_bits_of_eager_accumulation
     job, steps = prepared(kind, settings=SETTINGS[2], passes=passes)
     eager = Eager(job)
     expected_seen, expected = bits(drive(eager, job)), state_bits(eager.export())
-    for chosen in ((LIVENESS,) * 3, _plans(steps, 0)):
+    for chosen in ((LIVENESS,) * 3, random_plans(steps, 0)):
         device, state = MemoryDevice(), job.state()
         runner = Runner(device, state, steps)
         runner.adopt(chosen, 1)
@@ -267,7 +261,7 @@ def test_new_plans_in_mid_training_change_no_bit_and_never_exceed_the_larger_pea
     eager = Eager(job)
     device, state = MemoryDevice(is_host=is_host), job.state()
     runner = Runner(device, state, steps)
-    sequence = [(LIVENESS,) * 3, *(_plans(steps, seed) for seed in range(20, 26)), (VANILLA,) * 3]
+    sequence = [(LIVENESS,) * 3, *(random_plans(steps, seed) for seed in range(20, 26)), (VANILLA,) * 3]
     before = 0
     for generation, chosen in enumerate(sequence):
         after = max(peak(s.graph, p) for s, p in zip(steps, chosen, strict=True))
@@ -317,7 +311,7 @@ def test_a_job_resumes_from_its_checkpoint_with_equal_bits(kind: str) -> None:
     job, steps = prepared(kind)
     first = job.state()
     runner = Runner(MemoryDevice(), first, steps)
-    runner.adopt(_plans(steps, 1), 1)
+    runner.adopt(random_plans(steps, 1), 1)
     drive(runner, job)
     saved, random = first.export(), rng_state()
     expected_seen = bits([runner.train(x, y, 0.01) for x, y in job.batches])
@@ -325,7 +319,7 @@ def test_a_job_resumes_from_its_checkpoint_with_equal_bits(kind: str) -> None:
     second = job.state()
     second.load(saved)
     runner = Runner(MemoryDevice(), second, steps)
-    runner.adopt(_plans(steps, 2), 1)
+    runner.adopt(random_plans(steps, 2), 1)
     assert bits([runner.train(x, y, 0.01) for x, y in job.batches]) == expected_seen
     assert state_bits(second.export()) == state_bits(first.export())
 
@@ -336,76 +330,10 @@ def test_a_checkpoint_loaded_under_an_adopted_plan_replaces_every_host_copy(seed
     job, steps = prepared("mlp")
     eager, state = Eager(job), job.state()
     runner = Runner(MemoryDevice(is_host=is_host), state, steps)
-    runner.adopt(_plans(steps, seed), 1)
+    runner.adopt(random_plans(steps, seed), 1)
     initial = state.export()
     drive(runner, job)
     state.load(initial)
-    assert bits(drive(runner, job)) == bits(drive(eager, job))
-    assert state_bits(state.export()) == state_bits(eager.export())
-
-
-def test_sampled_iterations_give_a_latency_for_every_operator_and_the_latencies_add_up() -> None:
-    job, steps = prepared("cnn")
-    device, state = MemoryDevice(), job.state()
-    runner = Runner(device, state, steps, sample_every=2)
-    runner.adopt(_plans(steps, 3), 1)
-    assert runner.measured() is None
-    for _ in range(2):
-        runner.train(*job.batches[0], 0.01)
-    measured = runner.measured()
-    assert measured is not None
-    assert len(measured.latency_ns) == len(steps[0].graph.operators)
-    assert measured.samples == 1
-    # The memory device reports a wait of one nanosecond per byte, which counts as stall, not as operator time.
-    assert measured.stall_ns > 0
-    assert sum(measured.latency_ns) == measured.iteration_ns - measured.stall_ns
-    assert measured.peak_bytes == peak(steps[0].graph, _plans(steps, 3)[0])
-    assert runner.measured() is None
-    assert device.high_water_bytes == device.used_bytes
-
-
-@pytest.mark.parametrize(("after_ns", "samples"), [(0, 3), (1 << 62, 0), (None, 0)])
-def test_long_iterations_are_all_sampled(after_ns: int | None, samples: int) -> None:
-    job, steps = prepared("mlp")
-    runner = Runner(MemoryDevice(), job.state(), steps, sample_every=1_000, sample_after_ns=after_ns)
-    runner.adopt((LIVENESS,) * 3, 1)
-    for _ in range(3):
-        runner.train(*job.batches[0], 0.01)
-    measured = runner.measured()
-    assert (0 if measured is None else measured.samples) == samples
-
-
-def test_one_slow_sample_among_many_is_not_hidden() -> None:
-    """The clock advances by 1 ns at each reading, but by 301 ns at the last reading of the second iteration."""
-    job, steps = prepared("mlp")
-    count = len(steps[0].graph.operators)
-    clock = accumulate(chain(repeat(1, 2 * count + 2), (301,), repeat(1)))
-    device = FakeDevice(1 << 24, 1 << 24)  # copies take no time
-    runner = Runner(device, job.state(), steps, sample_every=1, clock=lambda: next(clock))
-    runner.adopt((LIVENESS,) * 3, 1)
-    for _ in range(3):
-        runner.train(*job.batches[0], 0.01)
-    measured = runner.measured()
-    assert measured is not None
-    assert measured.latency_ns == (*repeat(1, count - 1), 101)
-
-
-def test_only_full_batches_are_sampled() -> None:
-    job, steps = prepared("mlp")
-    runner = Runner(MemoryDevice(), job.state(), steps, sample_every=2)
-    runner.adopt((LIVENESS,) * 3, 1)
-    for batch in (job.batches[0], job.batches[-1]) * 2:  # full, tail, full, tail: every second batch is a tail
-        runner.train(*batch, 0.01)
-    measured = runner.measured()
-    assert measured is not None
-    assert measured.samples == 1
-
-
-def test_timed_iterations_give_the_same_bits() -> None:
-    job, steps = prepared("transformer")
-    eager, state = Eager(job), job.state()
-    runner = Runner(MemoryDevice(), state, steps, sample_every=1)
-    runner.adopt(_plans(steps, 4), 1)
     assert bits(drive(runner, job)) == bits(drive(eager, job))
     assert state_bits(state.export()) == state_bits(eager.export())
 
@@ -472,19 +400,6 @@ def test_an_error_after_a_device_fault_names_the_operator_and_the_faults_cause()
         raised.value.message,
     )
     assert raised.value.hint == "look at it"
-
-
-def test_the_high_water_mark_of_a_plan_excludes_earlier_plans() -> None:
-    job, steps = prepared("mlp")
-    device = MemoryDevice()
-    runner = Runner(device, job.state(), steps, sample_every=1)
-    runner.adopt((VANILLA,) * 3, 1)
-    runner.train(*job.batches[0], 0.01)
-    runner.adopt((LIVENESS,) * 3, 2)
-    runner.train(*job.batches[0], 0.01)
-    measured = runner.measured()
-    assert measured is not None
-    assert measured.peak_bytes == peak(steps[0].graph, LIVENESS) < peak(steps[0].graph, VANILLA)
 
 
 @pytest.mark.parametrize("seed", [1, 2])
