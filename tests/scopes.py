@@ -34,6 +34,7 @@ TOGETHER = {
         "tests/e2e/test_examples.py",
         "tests/e2e/test_forecasts.py",
         "tests/e2e/test_embeddings.py",
+        "tests/e2e/test_anomalies.py",
     ),
     "models captured once, and forks with the shim preloaded": (
         "tests/executor/run/test_runner.py",

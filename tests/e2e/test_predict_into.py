@@ -39,6 +39,7 @@ TABLES_LEFT = "select count(*) from pg_class where relname ~ '^predictions_' and
 @pytest.fixture(scope="module")
 def service(running: Service) -> Service:
     """The session's controller with a regression and a classification."""
+    running.value("select count(*) from tensile_vacuum()")  # tables that other modules have left
     with running.database.connect("demo") as demo:
         demo.execute(TABLES.encode())
         arguments = """hyperparams => '{"epochs": 1}', exclude => '{id,part,%s}', deploy => 'always'"""
