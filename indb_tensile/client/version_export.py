@@ -77,6 +77,12 @@ def _recipe(connection: Connection, model: str, row: Row[Any]) -> dict[str, Any]
             detail="Its input is the past of a series, which the database reads.",
             hint="Ask the database: select * from tensile_forecast(…);",
         )
+    if bundle.get("task") == "anomaly":
+        raise UnsupportedError(
+            f'model "{model}" finds anomalies, and has no file',
+            detail="Its outputs are the errors of columns, which the database makes comparable.",
+            hint="Ask the database: select * from tensile_predict_table(…);",
+        )
     bundle = {name: value for name, value in bundle.items() if name != "split"}  # of the training's own table
     training = row.training or {}
     members = {name: getattr(row, name) for name in _MEMBERS}

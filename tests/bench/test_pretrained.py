@@ -33,6 +33,6 @@ def test_network_that_is_pretrained_here_is_registered_and_fine_tuned() -> None:
     table = section_table((text, text.split()[0]) for text in texts)
     pretrained = pretrain(texts, steps=20)
     assert pretrained.last_loss < pretrained.first_loss
-    accuracy, job = fine_tune(table, 60, 0, pretrained.network, "lora")
+    accuracy, job = fine_tune(table, 60, 0, pretrained.network, "lora", {"epochs": 40, "batch_size": 16})
     assert accuracy > 0.5
     assert job.architecture["digest"] == pretrained.network.digest != untrained(pretrained.network).digest

@@ -1,11 +1,14 @@
 """Check with a real controller that anomalies are found without labels, scored in every way, and judged by labels."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
+from indb_tensile.client import Model, Tensile
+from indb_tensile.errors import UnsupportedError
 from tests.e2e.conftest import Service
 
 pytestmark = pytest.mark.postgres
@@ -31,7 +34,7 @@ def demo(running: Service) -> Iterator[psycopg.Connection]:
         yield connection
 
 
-def test_anomalies_are_found_scored_and_explained(running: Service, demo: psycopg.Connection) -> None:
+def test_anomalies_are_found_scored_and_explained(running: Service, demo: psycopg.Connection, tmp_path: Path) -> None:
     def rows(statement: str) -> list[tuple[Any, ...]]:
         return demo.execute(statement.encode()).fetchall()
 
@@ -62,6 +65,10 @@ def test_anomalies_are_found_scored_and_explained(running: Service, demo: psycop
     metrics = dict(rows("select * from tensile_evaluate('judged', 'readings')"))
     assert metrics["roc_auc"] > 0.9
     assert metrics["average_precision"] > 0.3
+    parts = rows("select part, count(*) from tensile_split('odd') group by part")
+    assert sum(own for _, own in parts) == 1000
+    with Tensile(running.database.dsn("demo")) as client, pytest.raises(UnsupportedError, match="has no file"):
+        Model.export("odd", tmp_path / "odd.safetensors", database=client)
     again = rows("select tensile_retrain('odd')")[0][0]
     assert running.until_ended(again) == ["succeeded"], running.log.read_text()
     demo.execute("drop view scored")

@@ -13,6 +13,7 @@ from indb_tensile.job import JobSpec, Relation, Task
 from indb_tensile.learning.anomaly_scale import AnomalyScale, label_metrics
 from indb_tensile.learning.architectures import build
 from indb_tensile.learning.artifacts import ModelBundle, ModelPredictor
+from indb_tensile.learning.boosted_baseline import BaselineRows, baseline_figure, why_no_baseline
 from indb_tensile.learning.columns import TableData
 from indb_tensile.learning.preparation import Prepared, assemble
 from tests.learning.tables import bundle, table
@@ -118,6 +119,20 @@ def test_a_stored_model_scores_rows_of_sql_and_tables_alike() -> None:
     whole = predictor.predict_columns(rows().columns)
     assert len(whole) == 60
     assert predictor.evaluate_rows([{"size": 4.0, "kind": "odd"}]).keys() == {"reconstruction_error"}
+
+
+def test_an_isolation_forest_is_the_baseline_where_labels_judge() -> None:
+    read = table(DESCRIBED, [(n, 90.0 if n % 6 == 0 else n % 10, "even", n % 6 == 0) for n in range(90)])
+    job = prepared(read, "odd", split={"seed": 0, "stratify": "odd"})
+    assert why_no_baseline(job) == ""
+    figure = baseline_figure(BaselineRows.from_bytes(BaselineRows.of(job).to_bytes()))
+    assert figure == {
+        "metrics": {"roc_auc": 1.0, "average_precision": 1.0},
+        "name": "isolation forest",
+        "train_rows": job.train.rows,
+        "test_rows": job.test.rows,
+    }
+    assert why_no_baseline(prepared(rows())).startswith("the rows that are held out have no labels")
 
 
 def test_labels_that_are_not_0_and_1_are_refused() -> None:

@@ -11,8 +11,9 @@ allocated under it, and `share` is the liveness peak over that of training every
 changed no bit.
 
 With `--labels` the benchmark instead pretrains a BERT of width 128 and three layers on the descriptions of Debian's
-packages, without their sections, for `--steps` batches of 64 texts; registers it; and trains on this many labels:
-from nothing, all of it, LoRA, and its head. It prints the accuracies on 4,000 other packages.
+packages, without their sections, for `--steps` batches of 64 texts (harness/few_labels.py has the tasks); registers
+it; and trains on this many labels, with default settings: from nothing, all of it, LoRA, and its head. It prints the
+accuracies on 4,000 other packages.
 """
 
 import argparse
