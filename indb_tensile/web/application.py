@@ -184,8 +184,9 @@ class _Application:
         response.delete_cookie(self._cookie, path="/", secure=self._encrypted, httponly=True, samesite="strict")
         return response
 
-    def _session(self, request: Request) -> BrowserSession | None:
-        return self._sessions.find(request.cookies.get(self._cookie))
+    def _session(self, request: Request, *, renew: bool = False) -> BrowserSession | None:
+        """Return the browser's session. Pages and actions renew it; data, which open pages ask for again, do not."""
+        return self._sessions.find(request.cookies.get(self._cookie), renew=renew)
 
     def _viewer(self, request: Request) -> Viewer:
         session = self._session(request)
@@ -197,7 +198,7 @@ class _Application:
 
     def _page(self, page: Page) -> Callable[[Request], Any]:
         async def show(request: Request) -> Response:
-            session = self._session(request)
+            session = self._session(request, renew=True)
             if session is None:
                 # A link in another site's page sends no cookie (SameSite=Strict), so this may be a logged-in browser.
                 by_password = self._login_method.check_password is not None
@@ -287,7 +288,7 @@ class _Application:
         return await self._answer(viewer, lambda: viewer.act(lambda c: live_figures.figure(c, figure, name, number)))
 
     async def _act(self, request: Request) -> Response:
-        session = self._session(request)
+        session = self._session(request, renew=True)
         if session is None:
             raise _NotLoggedInError
         if not session.accepts(request.headers.get("x-form-token")):

@@ -51,8 +51,11 @@ class BrowserSessions:
         self._release(ended)
         return cookie, session
 
-    def find(self, cookie: str | None) -> BrowserSession | None:
-        """Return the session of a cookie, if it has not ended."""
+    def find(self, cookie: str | None, *, renew: bool = False) -> BrowserSession | None:
+        """Return the session of a cookie, if it has not ended. With `renew` it counts as used now.
+
+        Only what a person does renews a session. A page that is left open asks again and again by itself.
+        """
         if not cookie:
             return None
         now_s = self._clock_s()
@@ -64,7 +67,7 @@ class BrowserSessions:
             has_ended = now_s - session.used_s > IDLE_S or session.viewer.is_lost
             if has_ended:
                 del self._sessions[key]
-            else:
+            elif renew:
                 session.used_s = now_s
         if has_ended:
             self._release([session])

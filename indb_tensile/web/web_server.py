@@ -11,6 +11,7 @@ from indb_tensile.catalog.connection import Connection, connect
 from indb_tensile.errors import RequestError
 from indb_tensile.monitor.viewer import Viewer
 from indb_tensile.web.application import LoginMethod, application
+from indb_tensile.web.bounded_connection import BoundedConnection
 from indb_tensile.web.listening_address import ListeningAddress
 from indb_tensile.web.login_links import LoginLinks
 from indb_tensile.web.metrics_exporter import exporter
@@ -74,6 +75,7 @@ def server_config(page: RequestGuard, address: ListeningAddress) -> uvicorn.Conf
     """Return how the page is served."""
     return uvicorn.Config(
         page,
+        http=BoundedConnection,
         ssl_certfile=address.certificate,
         ssl_keyfile=address.key,
         log_config=None,
