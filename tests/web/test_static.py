@@ -42,3 +42,13 @@ def test_every_page_has_its_script_and_escapes_names() -> None:
         assert " style=" not in html
         assert " onclick" not in html
     assert "<i>" not in login_page(by_password=True, trouble="<i>")
+
+
+@pytest.mark.parametrize("script", sorted(STATIC.glob("*_page.js")), ids=lambda path: path.name)
+def test_no_script_declares_a_name_that_it_imports(script: Path) -> None:
+    """Such a script is a syntax error, and its page would stay empty."""
+    text = script.read_text()
+    imported = {name.strip() for names in re.findall(r"^import \{([^}]*)\}", text, re.M) for name in names.split(",")}
+    declared = re.findall(r"^(?:async )?(?:function|const|let|class) (\w+)", text, re.M)
+    assert len(declared) == len(set(declared))
+    assert imported.isdisjoint(declared)

@@ -53,14 +53,14 @@ function jobTable(jobs) {
 }
 
 // The name tells a device from others of its host where it has a number.
-function title(device) {
+function deviceTitle(device) {
   return (device.device_name ?? "").includes(":") ? `${device.device_name} (${device.device})` : device.device;
 }
 
 function deviceSection(device, jobs) {
   const entry = chartsOf(device.worker_id);
   return el("section", { "data-key": `device ${device.worker_id}`, "aria-label": `Device of worker ${device.worker_id}` },
-    el("h2", {}, `${title(device)} on ${device.host} `, badge(device.alive ? "alive" : "dead", device.alive ? "alive" : "stopped")),
+    el("h2", {}, `${deviceTitle(device)} on ${device.host} `, badge(device.alive ? "alive" : "dead", device.alive ? "alive" : "stopped")),
     facts([
       ["In use", `${bytes(device.used_bytes)} of ${bytes(device.budget_bytes)}`],
       ["Planned", bytes(device.granted_bytes)],
