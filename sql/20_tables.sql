@@ -644,7 +644,7 @@ create table tensile.metrics (
 comment on table tensile.metrics is 'losses and metrics of jobs after each epoch';
 comment on column tensile.metrics.job_id is 'job of the value';
 comment on column tensile.metrics.epoch is 'epoch of the value, from 1';
-comment on column tensile.metrics.name is 'name of the loss or metric, such as loss, valid_loss or accuracy';
+comment on column tensile.metrics.name is 'name of the loss or metric, such as loss, valid_loss or accuracy; learning_rate is that of the epoch''s last step';
 comment on column tensile.metrics.value is 'value; null if it could not be computed';
 
 create table tensile.data_reports (

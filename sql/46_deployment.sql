@@ -353,7 +353,7 @@ begin
   end if;
   return query
   select m.epoch, max(m.value) filter (where m.name = 'loss'), max(m.value) filter (where m.name = 'valid_loss'),
-         coalesce(jsonb_object_agg(m.name, m.value) filter (where m.name not in ('loss', 'valid_loss')), '{}'),
+         coalesce(jsonb_object_agg(m.name, m.value) filter (where m.name not in ('loss', 'valid_loss', 'learning_rate')), '{}'),
          m.epoch = found_version.best_epoch
     from tensile.metrics as m
    where m.job_id = found_version.job_id

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import accumulate
+from pathlib import Path
 from typing import Any, LiteralString
 
 import click
@@ -23,6 +24,7 @@ from indb_tensile.cli.training_options import training_arguments, training_optio
 from indb_tensile.errors import MissingError
 from indb_tensile.job import JobState
 from indb_tensile.monitor import live_figures
+from indb_tensile.monitor.job_pictures import job_learning_picture
 from indb_tensile.request.figure_rules import REPORTED_METRICS
 
 TIMED_OUT = 7
@@ -59,10 +61,15 @@ def job(dsn: str | None, as_json: bool, job_id: int) -> None:
 @click.argument("job_id", type=int)
 @click.option("--by-label", is_flag=True, help="show the metrics of each class, label or target on the held-out rows")
 @click.option("--chart", "charted", metavar="METRIC", help="draw this metric of the validation rows, not the losses")
-def metrics(dsn: str | None, as_json: bool, job_id: int, by_label: bool, charted: str | None) -> None:
+@click.option("--picture", metavar="FILE", help="draw losses, metrics and learning rate, as SVG")
+def metrics(
+    dsn: str | None, as_json: bool, job_id: int, by_label: bool, charted: str | None, picture: str | None
+) -> None:
     """Show the losses and metrics of a job after each epoch, a chart of both losses, and the baseline's metric."""
     with open_connection(dsn) as connection:
         _read_job(connection, job_id)
+        if picture is not None:
+            Path(picture).write_text(job_learning_picture(connection, job_id), encoding="utf-8")
         epochs = _rows(connection, live_figures.statement("epochs"), {"job": job_id, "most": None})
         judged = _rows(connection, statement("judged"), {"job": job_id})
         labels = _rows(connection, statement("label_metrics"), {"job": job_id}) if by_label else []

@@ -59,6 +59,12 @@ _OPTIONS = (
     ),
     click.option("--timeline", "trace", metavar="FILE", help="write a trace for Perfetto or chrome://tracing"),
 )
+_picture_option = click.option(
+    "--picture",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="draw where each tensor is over an iteration of the job's newest plan, or of the one graph, as SVG",
+)
 
 
 _LONGEST_NS = 2**60  # 36 years; a sum of several such times still fits into a machine integer
@@ -68,8 +74,11 @@ _LONGEST_NS = 2**60  # 36 years; a sum of several such times still fits into a m
 @dsn_option
 @json_option
 @click.argument("job_id", type=int, required=False)
+@_picture_option
 @_with_graph_options
-def plan(dsn: str | None, as_json: bool, job_id: int | None, graphs: Sequence[str], **options: Any) -> None:
+def plan(
+    dsn: str | None, as_json: bool, job_id: int | None, graphs: Sequence[str], picture: Path | None, **options: Any
+) -> None:
     """Show the memory plans of JOB_ID, or plan step graphs and show the predicted result.
 
     For JOB_ID: peaks by policy, swaps and recomputations, predicted and measured times. For --graph files (see
@@ -79,18 +88,21 @@ def plan(dsn: str | None, as_json: bool, job_id: int | None, graphs: Sequence[st
     """
     if (job_id is None) == (not graphs):
         raise click.UsageError("give either the number of a job or step graphs by --graph")
+    if picture is not None and len(graphs) > 1:
+        raise click.UsageError("--picture draws the plan of one graph")
     if job_id is not None:
-        _show_job(dsn, job_id, as_json=as_json)
+        _show_job(dsn, job_id, as_json=as_json, picture=picture)
     else:
-        _plan_graphs(graphs, as_json=as_json, **options)
+        _plan_graphs(graphs, as_json=as_json, picture=picture, **options)
 
 
-def _show_job(dsn: str | None, job_id: int, *, as_json: bool) -> None:
+def _show_job(dsn: str | None, job_id: int, *, as_json: bool, picture: Path | None) -> None:
     from psycopg.rows import dict_row
 
     from indb_tensile.catalog.connection import pinned
     from indb_tensile.cli.database_choice import open_connection
     from indb_tensile.cli.statements import statement
+    from indb_tensile.monitor.job_pictures import job_plan_picture
 
     with (
         open_connection(dsn) as connection,
@@ -98,6 +110,8 @@ def _show_job(dsn: str | None, job_id: int, *, as_json: bool) -> None:
         connection.cursor(row_factory=dict_row) as cursor,
     ):
         rows = cursor.execute(statement("plans"), {"job": job_id}).fetchall()
+        if rows and picture is not None:
+            picture.write_text(job_plan_picture(connection, job_id), encoding="utf-8")
     if not rows:
         raise MissingError(
             f"job {job_id} has no plan: it was not admitted yet, does not exist or belongs to another role",
@@ -118,6 +132,7 @@ def _plan_graphs(
     phases: bool,
     curve: bool,
     trace: str | None,
+    picture: Path | None,
 ) -> None:
     documents = [read_file(path) for path in paths]
     link = parse_link(rates)
@@ -140,6 +155,8 @@ def _plan_graphs(
     scores = score(workloads, plans, link, compute=Compute(compute), schedules=schedules)
     if trace is not None:
         _write_trace(Path(trace), documents, workloads, plans, link, Compute(compute), schedules)
+    if picture is not None:
+        _write_picture(picture, documents[0], workloads[0], plans[0][0], budget)
     rows: list[Row] = [
         {
             "job": number,
@@ -289,6 +306,19 @@ def _write_trace(
         runs, [document.name for document in documents], timeline(runs, link, compute=compute, schedules=schedules)
     )
     path.write_text(text, encoding="utf-8")
+
+
+def _write_picture(path: Path, document: Document, workload: Workload, chosen: Plan, budget_bytes: int) -> None:
+    from indb_tensile.monitor.plan_picture import PlannedStep, plan_picture
+
+    step = PlannedStep(
+        title=f"{document.name}, plan of policy {chosen.policy}",
+        graph=workload.graphs[0],
+        latency_ns=workload.latency_ns[0],
+        plan=chosen,
+        limit_bytes=budget_bytes,
+    )
+    path.write_text(plan_picture(step), encoding="utf-8")
 
 
 def read_file(path: str) -> Document:

@@ -81,11 +81,12 @@ select j.job_id, j.model, j.owner, j.relation, j.state, j.phase, j.priority, j.a
 
 -- epochs --
 -- The newest epochs, at most `most`; null: all.
-select e.epoch, e.loss, e.valid_loss, e.metrics
+select e.epoch, e.loss, e.valid_loss, e.learning_rate, e.metrics
   from (select m.epoch, max(m.value) filter (where m.name = 'loss') as loss,
                max(m.value) filter (where m.name = 'valid_loss') as valid_loss,
-               coalesce(jsonb_object_agg(m.name, m.value) filter (where m.name not in ('loss', 'valid_loss')), '{}')
-                 as metrics
+               max(m.value) filter (where m.name = 'learning_rate') as learning_rate,
+               coalesce(jsonb_object_agg(m.name, m.value)
+                          filter (where m.name not in ('loss', 'valid_loss', 'learning_rate')), '{}') as metrics
           from tensile.metrics as m
          where m.job_id = %(job)s
          group by m.epoch order by m.epoch desc limit %(most)s) as e
@@ -286,3 +287,9 @@ select t.recording from tensile.traces as t where t.job_id = %(job)s and t.recor
 
 -- request_trace --
 select public.tensile_trace(%(job)s::bigint);
+
+-- picture_subject --
+select j.model_name as model,
+       (select d.granted_bytes from tensile.device_jobs as d where d.job_id = j.job_id) as granted_bytes
+  from tensile.jobs as j
+ where j.job_id = %(job)s;

@@ -21,6 +21,8 @@ from indb_tensile.catalog.connection import UnreachableError
 from indb_tensile.errors import MissingError, PrivilegeError, RequestError, TensileError
 from indb_tensile.monitor import job_trace, live_figures
 from indb_tensile.monitor.job_actions import ACTIONS, checked_values, perform
+from indb_tensile.monitor.job_pictures import job_plan_picture
+from indb_tensile.monitor.svg_drawing import Theme
 from indb_tensile.monitor.viewer import Viewer, ViewerLostError
 from indb_tensile.web import listings
 from indb_tensile.web.browser_sessions import IDLE_S, BrowserSession, BrowserSessions
@@ -102,6 +104,7 @@ class _Application:
             Route("/api/jobs/{number:int}/live", self._watch_job, methods=["GET"]),
             Route("/api/jobs/{number:int}/memory", self._job_memory, methods=["GET"]),
             Route("/api/jobs/{number:int}/data", self._data_report, methods=["GET"]),
+            Route("/api/jobs/{number:int}/plan.svg", self._plan_picture, methods=["GET"]),
             Route("/api/jobs/{number:int}/trace", self._trace, methods=["GET"]),
             Route("/api/listings/{name}", self._listing, methods=["GET"]),
             Route("/api/model", self._model, methods=["GET"]),
@@ -255,6 +258,16 @@ class _Application:
         return await self._answer(
             viewer, lambda: viewer.read(lambda c: live_figures.rows(c, "data_report", job=number))
         )
+
+    async def _plan_picture(self, request: Request) -> Response:
+        viewer, number = self._viewer(request), _number(request.path_params["number"], "job")
+        theme = request.query_params.get("theme", Theme.LIGHT)
+        if theme not in tuple(Theme):
+            raise RequestError(f"theme is {theme[:40]!r}", hint=f"Valid are {', '.join(Theme)}.")
+        picture = await self._threads.run(
+            viewer, lambda: viewer.read(lambda c: job_plan_picture(c, number, Theme(theme)))
+        )
+        return Response(picture, media_type="image/svg+xml")
 
     async def _trace(self, request: Request) -> Response:
         """Send the newest trace of a job as a file. With `since`, the time of a request, say whether it is there."""

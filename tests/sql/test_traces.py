@@ -12,6 +12,7 @@ from indb_tensile.catalog.plans import PlanRecord
 from indb_tensile.errors import MissingError
 from indb_tensile.job import ClaimedJob
 from indb_tensile.monitor import job_trace
+from indb_tensile.monitor.job_pictures import job_learning_picture, job_plan_picture
 from indb_tensile.scheduler.document import Document
 from indb_tensile.scheduler.graph import Operator, OpIndex, Role, Stage, StepGraph, Tensor, TensorId
 from indb_tensile.scheduler.plan import Execution, Plan, Swap
@@ -114,6 +115,29 @@ def test_the_trainer_answers_the_newest_request_and_only_the_owner_reads_the_tra
         ("iteration", "iteration under plan 1, recorded as number 1"),
         ("pause", "shifted: parked for other jobs"),
     }
+
+
+def test_who_sees_the_plan_of_a_job_sees_its_picture(database: Database, alice: Connection, bob: Connection) -> None:
+    enqueue(alice, "m")
+    with database.connect("tensile_worker") as worker:
+        job = claim(worker, register(worker))
+        with pytest.raises(MissingError, match="has no plan that can be drawn"):
+            job_plan_picture(alice, job.job)
+        with pytest.raises(MissingError, match="has finished no epoch yet"):
+            job_learning_picture(alice, job.job)
+        store(worker, job, value(alice, ASK, job.job))
+        figures = {"loss": 0.5, "learning_rate": 0.01, "r2": 0.25}
+        progress = Progress(epoch=1, epochs=2, step=9, steps=9, figures=figures)
+        jobs.report_progress(worker, job.job, job.claim, progress)
+    drawn = job_plan_picture(alice, job.job)
+    assert f"Job {job.job}: m, plan 1.1 of policy test" in drawn
+    assert [mark in drawn for mark in ("p, 100 B: copy to the host", "20 B: made again")] == [True, True]
+    curves = job_learning_picture(alice, job.job)
+    assert [panel in curves for panel in ("Loss", "r2, on the validation rows", "Learning rate")] == [True] * 3
+    assert "learning_rate, on" not in curves
+    for draw in (job_plan_picture, job_learning_picture):
+        with pytest.raises(MissingError, match="there is no job"):
+            draw(bob, job.job)
 
 
 def store(worker: Connection, job: ClaimedJob, requested_at: datetime) -> None:

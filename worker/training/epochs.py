@@ -190,7 +190,7 @@ class EpochLoop:
 
     def _close_epoch(self, loss: float) -> None:
         """Validate, store the best weights, report, and save a checkpoint if one is due."""
-        figures: dict[str, float | None] = {"loss": loss}
+        figures: dict[str, float | None] = {"loss": loss, "learning_rate": self._last_rate()}
         if self.prepared.valid.rows:
             if self._validated_s >= PROGRESS_S:  # a shorter validation is not reported as a phase
                 self.progress_writer.enter(Phase.VALIDATING)
@@ -216,6 +216,13 @@ class EpochLoop:
         self._save_checkpoint()
         self.progress_writer.enter(Phase.TRAINING)
         self._remaining.closed(self._elapsed_s())
+
+    def _last_rate(self) -> float:
+        """Return the learning rate of the last step of the epoch that has been trained."""
+        settings = self.prepared.settings
+        per_epoch = batch_plan(self.prepared.train.rows, settings).steps
+        at = (self.epochs_done + 1) * per_epoch - 1
+        return learning_rate(settings, at, per_epoch * settings.epochs, self.plateau.reductions)
 
     def _observe(self, watched: float | None) -> None:
         """Pass the epoch's metric to early stopping.

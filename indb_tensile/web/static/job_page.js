@@ -4,9 +4,12 @@ import { LineChart } from "./charts.js";
 
 const job = Number(location.pathname.split("/").pop());
 const place = () => el("div", { class: "chart", "data-keep": "" });
-const lossPlace = place(), metricPlace = place(), memoryPlace = place();
+const lossPlace = place(), metricPlace = place(), ratePlace = place(), memoryPlace = place();
 const lossChart = new LineChart(lossPlace, { subject: "Losses by epoch", time: false });
 const metricChart = new LineChart(metricPlace, { subject: "Metrics by epoch", time: false });
+const rateChart = new LineChart(ratePlace, { subject: "Learning rate by epoch", time: false });
+const picturePlace = el("div", { "data-keep": "" });
+let pictureOf = null;
 const memoryChart = new LineChart(memoryPlace, { subject: "Memory of the job over time", text: bytes, zero: true });
 const report = el("div", { "data-keep": "" });
 const priorityForm = el("form", { class: "row", "data-keep": "" },
@@ -87,6 +90,7 @@ function draw(epochs) {
   if (!epochs.length) return;
   const at = epochs.map((e) => e.epoch);
   lossChart.update(at, [{ label: "training", column: epochs.map((e) => e.loss) }, { label: "validation", column: epochs.map((e) => e.valid_loss) }]);
+  if (epochs.some((e) => e.learning_rate !== null)) rateChart.update(at, [{ label: "learning rate", column: epochs.map((e) => e.learning_rate) }]);
   const names = [...new Set(epochs.flatMap((e) => Object.keys(e.metrics)))].sort();
   if (names.length) metricChart.update(at, names.map((name) => ({ label: name, column: epochs.map((e) => e.metrics[name] ?? null) })));
 }
@@ -96,6 +100,19 @@ async function drawMemory() {
   const memory = await get(`/api/jobs/${job}/memory`);
   if (memory.at.length > 1) memoryChart.update(memory.at, [
     { label: "used", column: memory.used_bytes }, { label: "planned", column: memory.granted_bytes, dash: [6, 4] }]);
+}
+
+// Draw the newest plan once: the picture is an image, so that no name of a tensor enters the page.
+function drawPlan(plan) {
+  if (!plan?.adopted_at) return;
+  const dark = getComputedStyle(document.documentElement).getPropertyValue("--page").trim() === "#12161c";
+  const address = `/api/jobs/${job}/plan.svg?theme=${dark ? "dark" : "light"}&plan=${plan.attempt}.${plan.generation}`;
+  if (address === pictureOf) return;
+  pictureOf = address;
+  const text = `Memory by kind of tensor over one iteration, and where each tensor is. At most ${bytes(plan.predicted_peak_bytes)} on the device, ${bytes(plan.liveness_peak_bytes)} without planning; ${plan.swaps} swapped tensors, ${plan.recomputed} operators run again.`;
+  const image = el("img", { src: address, alt: text, class: "picture" });
+  image.addEventListener("error", () => picturePlace.replaceChildren(el("p", { class: "quiet" }, "This plan has no picture: its step is not stored.")));
+  picturePlace.replaceChildren(el("a", { href: address, target: "_blank", rel: "noopener" }, image));
 }
 
 // Ask for a recording, wait until it is there, and save it as a file.
@@ -118,14 +135,16 @@ async function recordTrace() {
   } catch (error) { say(sentence(error)); } finally { tracing = false; }
 }
 
+document.addEventListener("theme", () => { pictureOf = null; });
+
 title(`Job ${job}`);
 watch(`/api/jobs/${job}/live`, (data) => {
   const j = data.job;
   title(`Job ${j.job_id}: ${j.model}`);
   if (priorityShown !== j.priority) { priorityShown = j.priority; priorityForm.elements.priority.value = j.priority; }
   show(content, summary(j),
-    el("section", { hidden: data.epochs.length === 0 }, el("h2", {}, "Learning"), el("h3", {}, "Loss"), kept(lossPlace), el("h3", {}, "Metrics on the validation rows"), kept(metricPlace)),
-    el("section", {}, el("h2", {}, "Memory"), kept(memoryPlace), data.plans.length ? planTable(data.plans) : el("p", { class: "quiet" }, "The job has no memory plan yet.")),
+    el("section", { hidden: data.epochs.length === 0 }, el("h2", {}, "Learning"), el("h3", {}, "Loss"), kept(lossPlace), el("h3", {}, "Metrics on the validation rows"), kept(metricPlace), el("h3", {}, "Learning rate"), kept(ratePlace)),
+    el("section", {}, el("h2", {}, "Memory"), kept(memoryPlace), data.plans.length ? [planTable(data.plans), el("h3", {}, "The newest plan: where each tensor is over one iteration"), kept(picturePlace)] : el("p", { class: "quiet" }, "The job has no memory plan yet.")),
     data.sharing.length ? el("section", {}, el("h2", {}, "Beside other jobs"), table("Whom the job ran beside, and the throughput of the set; taking turns has 1", [
       { title: "Beside", cell: (s) => (s.beside.length ? s.beside.map((n, i) => [i ? ", " : "", jobLink(n)]) : "alone") },
       { title: "Foretold", number: true, cell: (s) => number(s.stp_foretold, 3) },
@@ -137,6 +156,7 @@ watch(`/api/jobs/${job}/live`, (data) => {
     ], data.events.map((e) => ({ ...e, key: e.event_id })))),
     el("section", {}, el("h2", {}, "Data"), el("button", { type: "button", "data-report": "" }, "Show the report on the table's data"), kept(report)));
   draw(data.epochs);
+  drawPlan(data.plans[0]);
   if (Date.now() - memoryDrawn > 5000) drawMemory().catch((e) => trouble(sentence(e)));
 });
 
