@@ -116,12 +116,12 @@ def test_metrics_shows_every_epoch_and_a_chart_of_both_losses(
     assert demo("metrics", str(job)).err == f"job {job} has finished no epoch yet\n"
     claimed = claim(worker, register(worker))
     for epoch, loss in ((1, 2.0), (2, 1.0)):
-        figures = {"loss": loss, "valid_loss": loss + 1, "r2": loss / 4}
+        figures = {"loss": loss, "valid_loss": loss + 1, "learning_rate": 0.5, "r2": loss / 4}
         progress = Progress(epoch=epoch, epochs=2, step=1, steps=1, figures=figures)
         catalog.report_progress(worker, job, claimed.claim, progress)
     assert [json.loads(line) for line in demo("metrics", str(job), "--json").out.splitlines()] == [
-        {"epoch": 1, "loss": 2.0, "valid_loss": 3.0, "metrics": {"r2": 0.5}},
-        {"epoch": 2, "loss": 1.0, "valid_loss": 2.0, "metrics": {"r2": 0.25}},
+        {"epoch": 1, "loss": 2.0, "valid_loss": 3.0, "learning_rate": 0.5, "metrics": {"r2": 0.5}},
+        {"epoch": 2, "loss": 1.0, "valid_loss": 2.0, "learning_rate": 0.5, "metrics": {"r2": 0.25}},
     ]
     lines = demo("metrics", str(job)).out.splitlines()
     assert [line.split() for line in lines[:3]] == [
