@@ -64,7 +64,9 @@ def test_a_job_is_shown_to_its_owner_and_does_not_exist_for_others(alice: Browse
     shown = alice.get(f"/api/jobs/{job}").json()
 
     assert (shown["job"]["model"], shown["job"]["state"], shown["job"]["epoch"]) == ("flowers <b>", "running", 3)
-    assert shown["epochs"] == [{"epoch": 1, "loss": 0.5, "valid_loss": 0.5, "metrics": {"accuracy": 0.5}}]
+    assert shown["epochs"] == [
+        {"epoch": 1, "loss": 0.5, "valid_loss": 0.5, "learning_rate": None, "metrics": {"accuracy": 0.5}}
+    ]
     assert [plan["predicted_iteration_ms"] for plan in shown["plans"]] == [1.5]
     assert alice.get(f"/api/jobs/{job}/memory").json()["used_bytes"] == [20, 20, 20]
     hidden = bob.get(f"/api/jobs/{job}")
