@@ -42,6 +42,7 @@ TOGETHER = {
         "tests/executor/run/test_rewritten.py",
         "tests/executor/capture/test_capture.py",
         "tests/executor/capture/test_stored_capture.py",
+        "tests/executor/capture/test_step_numbers.py",
         "tests/executor/latency/test_calibrate.py",
         "tests/executor/test_without_database.py",
         "tests/device/test_memory.py",

@@ -15,7 +15,7 @@ from indb_tensile.executor.capture.step_capture import CapturedStep
 from indb_tensile.executor.capture.stored_capture import decode, encode, is_storable
 
 _SUFFIX = ".capture"
-_MOST_FILES = 256  # a network of 300 operators takes 0.5 MB
+_MOST_FILES = 1024  # each has one step of a network; one of 300 operators takes 0.2 MB
 _MOST_BYTES = 64 << 20  # largest size of one file
 
 log = logging.getLogger("trainer")

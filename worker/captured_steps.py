@@ -17,10 +17,12 @@ from indb_tensile.executor.capture.optimizer import OptimizerSettings
 from indb_tensile.executor.capture.passes import Passes
 from indb_tensile.executor.capture.step_capture import (
     CapturedStep,
+    StepKind,
     capture_evaluation,
     capture_training,
     with_host_uploads,
 )
+from indb_tensile.executor.capture.step_numbers import StepNumbers, with_numbers
 from indb_tensile.executor.capture.stored_capture import capture_key
 from indb_tensile.executor.latency.calibrate import add_scripts, apply_known, calibrate, unknown_signatures
 from indb_tensile.executor.latency.latency_predictor import Predictor, predict_latencies, read_predictor
@@ -37,17 +39,21 @@ from .capture_files import CaptureFiles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoredCapture:
-    """A new capture that is to be stored in `files`: its key, and its steps before anything was measured."""
+class NewCapture:
+    """A step that was captured now and is to be stored, as it was before anything was measured.
 
-    files: CaptureFiles
+    `position` is its place among the job's steps.
+    """
+
     key: str
-    steps: tuple[CapturedStep, ...] = ()
+    position: int
+    step: CapturedStep
+    numbers: StepNumbers
 
-    def save(self, scripts: Sequence[Mapping[str, AllocationScript]]) -> None:
-        """Store the steps with these scripts, one set for each step."""
-        pairs = zip(self.steps, scripts, strict=True)
-        self.files.save(self.key, tuple(replace(step, scripts=dict(known)) for step, known in pairs))
+    def save(self, files: CaptureFiles, scripts: Mapping[str, AllocationScript]) -> None:
+        """Store the step with these scripts, for trainings with any numbers."""
+        neutral = with_numbers(self.step, self.numbers, self.numbers.neutral)
+        files.save(self.key, (replace(neutral, scripts=dict(scripts)),))
 
 
 class CapturedSteps:
@@ -59,10 +65,12 @@ class CapturedSteps:
         evaluation_rows: int,
         device: str = EMULATED,
         threads: int = 1,
-        stored: "StoredCapture | None" = None,
+        files: CaptureFiles | None = None,
+        new: Sequence[NewCapture] = (),
     ) -> None:
         self.captured = captured
-        self._stored = stored
+        self._files = files
+        self._new = new
         self.kind = kind_of(device, threads)
         self._speed = speed_of(device)
         self.evaluation_rows = evaluation_rows
@@ -83,28 +91,29 @@ class CapturedSteps:
 
         `place` is the device on which torch computes them. An equal capture is taken from `files`, if it is there.
         """
-        settings = optimizer_settings(prepared.settings)
         plan = batch_plan(prepared.train.rows, prepared.settings)
-        module, loss, part = prepared.module, prepared.loss, prepared.train
-        rows = plan.full_rows
+        part, rows = prepared.train, plan.full_rows
         sizes = (rows, plan.tail_rows) if plan.tail_rows else (rows,)
+        wanted = [(StepKind.TRAINING, size) for size in sizes] + [(StepKind.EVALUATION, rows)]
         passes = Passes(micro_batch_size=prepared.settings.micro_batch_size, precision=prepared.settings.precision)
-        batches = tuple((part.first(size), part.y[:size]) for size in (*sizes, rows))
-        stored = None
-        if files is not None:
-            where = {"device": kind_of(device, threads), "place": str(place)}
-            key = capture_key(prepared.architecture, module, loss, batches, settings, passes, where)
-            captured = files.load(key)
-            if captured is not None:
-                return cls(captured, rows, device, threads)
-            stored = StoredCapture(files=files, key=key)
-        trained = [capture_training(module, loss, *batch, settings, passes) for batch in batches[:-1]]
-        evaluated = capture_evaluation(module, loss, *batches[-1], settings)
-        captured = tuple(with_precision(step, passes.precision, place) for step in (*trained, evaluated))
-        if device == CPU:
-            captured = tuple(map(with_host_uploads, captured))
-        stored = None if stored is None else replace(stored, steps=captured)
-        return cls(captured, rows, device, threads, stored)
+        numbers = StepNumbers.of(prepared.module, optimizer_settings(prepared.settings))
+        captured: list[CapturedStep] = []
+        new: list[NewCapture] = []
+        for position, (kind, size) in enumerate(wanted):
+            batch = (part.first(size), part.y[:size])
+            key = ""
+            if files is not None:
+                where = {"device": kind_of(device, threads), "place": str(place)}
+                key = capture_key(
+                    prepared.architecture, prepared.module, prepared.loss, kind, batch, numbers, passes, where
+                )
+                if (stored := files.load(key)) is not None:
+                    captured.append(with_numbers(stored[0], numbers.neutral, numbers))
+                    continue
+            step = _capture(prepared, kind, batch, numbers.optimizer, passes, device, place)
+            captured.append(step)
+            new.append(NewCapture(key=key, position=position, step=step, numbers=numbers))
+        return cls(tuple(captured), rows, device, threads, files, new)
 
     @property
     def graphs(self) -> tuple[StepGraph, ...]:
@@ -161,10 +170,11 @@ class CapturedSteps:
         self.captured = add_scripts(self.captured)
 
     def store(self) -> None:
-        """Store a new capture, with the scripts that are known by now and without measurements."""
-        if self._stored is not None:
-            self._stored.save([step.scripts for step in self.captured])
-            self._stored = None
+        """Store new captures, with the scripts that are known by now and without measurements."""
+        new, self._new = self._new, ()
+        if self._files is not None:
+            for capture in new:
+                capture.save(self._files, self.captured[capture.position].scripts)
 
     def correct(self, outgrown: Iterable[OutgrownOperator]) -> None:
         """Take over workspaces that turned out larger while the job trained."""
@@ -213,6 +223,23 @@ class CapturedSteps:
         """Return the descriptions of the measured operators, from which the predictor learns."""
         descriptions = {key: description for step in self.captured for key, description in step.descriptions.items()}
         return {key: write_description(descriptions[key]) for key in measured if key in descriptions}
+
+
+def _capture(
+    prepared: Prepared,
+    kind: StepKind,
+    batch: tuple[torch.Tensor, torch.Tensor],
+    optimizer: OptimizerSettings,
+    passes: Passes,
+    device: str,
+    place: torch.device,
+) -> CapturedStep:
+    if kind is StepKind.TRAINING:
+        step = capture_training(prepared.module, prepared.loss, *batch, optimizer, passes)
+    else:
+        step = capture_evaluation(prepared.module, prepared.loss, *batch, optimizer)
+    step = with_precision(step, passes.precision, place)
+    return with_host_uploads(step) if device == CPU else step
 
 
 def optimizer_settings(settings: TrainingSettings) -> OptimizerSettings:

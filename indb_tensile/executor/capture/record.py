@@ -17,6 +17,7 @@ from torch.utils.flop_counter import conv_flop_count, flop_registry
 from indb_tensile.errors import GraphError
 from indb_tensile.executor.capture.aten import storage_key
 from indb_tensile.executor.capture.fresh_results import FreshResults
+from indb_tensile.executor.capture.number_arguments import without_numbers
 from indb_tensile.scheduler.graph import Role, Stage
 from indb_tensile.scheduler.timing.operator_features import Description, Layout
 
@@ -327,6 +328,7 @@ def _mutable(target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
 
 def _key(stage: Stage, target: Callable[..., Any], args: Any, kwargs: Any) -> str:
     """Return a key of the operator and its arguments. Calls with equal keys do equal work."""
+    args, kwargs = without_numbers(target, args, kwargs)
     return json.dumps([_operator_name(stage, target), _describe(args), _describe(kwargs)], separators=(",", ":"))
 
 
@@ -351,7 +353,8 @@ def _describe(item: Any) -> Any:
 def _description(
     stage: Stage, target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
 ) -> Description:
-    values = [*args, *(kwargs[key] for key in sorted(kwargs))]
+    described_args, described = without_numbers(target, args, kwargs)
+    values = [*described_args, *(described[key] for key in sorted(described))]
     return Description(
         name=_operator_name(stage, target),
         inputs=tuple(_layout(t) for t in tensors_in(values)),

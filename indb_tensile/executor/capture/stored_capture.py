@@ -1,8 +1,9 @@
 """The stored form of captured steps, and the key under which equal captures are stored.
 
-Capturing a network takes seconds, mostly inside torch, and gives the same steps each time. The stored form is a
-pickle in which torch's operators are names. It is read by an unpickler that makes nothing but the records of this
-package and torch's types of numbers and devices, so a damaged or foreign file is refused, and runs no code.
+Capturing a network takes seconds, mostly inside torch, and gives the same steps each time. The numbers of
+`step_numbers.py`, such as a weight decay, do not count: a stored step is given those of the training. The stored form
+is a pickle in which torch's operators are names. It is read by an unpickler that makes nothing but the records of
+this package and torch's types of numbers and devices, so a damaged or foreign file is refused, and runs no code.
 """
 
 import hashlib
@@ -10,7 +11,8 @@ import io
 import json
 import pickle
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from enum import Enum
 from functools import cache
@@ -27,6 +29,7 @@ from indb_tensile.executor.capture.optimizer import OptimizerSettings
 from indb_tensile.executor.capture.passes import Passes
 from indb_tensile.executor.capture.record import Call, Ref, Runtime, Shape
 from indb_tensile.executor.capture.step_capture import CapturedStep, Step, StepKind
+from indb_tensile.executor.capture.step_numbers import StepNumbers, is_changeable
 from indb_tensile.executor.capture.storage_layout import StoredTensor, Value
 from indb_tensile.scheduler.graph import Operator, Role, Stage, StepGraph, Tensor
 from indb_tensile.scheduler.timing.operator_features import Description, Layout
@@ -52,6 +55,7 @@ _RECORDS = (
     Value,
 )
 _CLASSES = {(record.__module__, record.__qualname__): record for record in _RECORDS}
+_RATE_OPTIONS = ("dropout", "text_dropout", "p")  # the options of an architecture that are probabilities of dropouts
 _OPTIONS = (bool, int, float, str, tuple, list)  # the types of a layer's options
 _OPERATOR, _TORCH_VALUE, _DEVICE = "operator", "torch", "device"
 
@@ -60,25 +64,29 @@ def capture_key(
     architecture: Mapping[str, object],
     module: nn.Module,
     loss: nn.Module,
-    batches: tuple[tuple[torch.Tensor, torch.Tensor], ...],
-    optimizer: OptimizerSettings,
+    kind: StepKind,
+    batch: tuple[torch.Tensor, torch.Tensor],
+    numbers: StepNumbers,
     passes: Passes,
     place: Mapping[str, object],
 ) -> str:
-    """Return the digest of everything that a capture depends on.
+    """Return the digest of everything that the capture of a step depends on, but for the `numbers`.
 
-    `batches` are the batches of the steps, of which only shapes and types count. `place` is the device with its
-    number of threads. The values of parameters do not count: a capture never reads them.
+    Of the `batch` only shapes and types count. `place` is the device with its number of threads. The values of
+    parameters do not count: a capture never reads them.
     """
+    with _without_rates(module, numbers.rates):
+        layers = _layers(module)
     described = {
         "code": _code(),
-        "architecture": dict(architecture),
-        "module": _layers(module),
+        "architecture": _without_options(dict(architecture), numbers.rates),
+        "module": layers,
         "loss": _layers(loss),
         "state": [[name, str(v.dtype), list(v.shape), list(v.stride())] for name, v in _state(module, loss).items()],
         "trained": [name for name, parameter in module.named_parameters() if parameter.requires_grad],
-        "batches": [[[str(t.dtype), list(t.shape), list(t.stride())] for t in batch] for batch in batches],
-        "optimizer": asdict(optimizer),
+        "kind": kind.value,
+        "batch": [[str(t.dtype), list(t.shape), list(t.stride())] for t in batch],
+        "optimizer": _structure(numbers.optimizer),
         "passes": asdict(passes),
         "place": dict(place),
     }
@@ -87,7 +95,7 @@ def capture_key(
 
 def is_storable(steps: tuple[CapturedStep, ...]) -> bool:
     """Return whether the key says all that the steps depend on. Constants are values that it does not contain."""
-    return not any(step.constants for step in steps)
+    return all(not step.constants and is_changeable(step) for step in steps)
 
 
 def encode(steps: tuple[CapturedStep, ...]) -> bytes:
@@ -158,6 +166,40 @@ def _layers(module: nn.Module) -> list[object]:
         [name, repr(layer), sorted((key, str(v)) for key, v in vars(layer).items() if isinstance(v, _OPTIONS))]
         for name, layer in module.named_modules()
     ]
+
+
+@contextmanager
+def _without_rates(module: nn.Module, rates: tuple[float, ...]) -> Iterator[None]:
+    """Show the places of these probabilities in the descriptions of dropout layers, instead of the probabilities."""
+    layers = [layer for layer in module.modules() if type(layer) is nn.Dropout and layer.p in rates]
+    saved = [layer.p for layer in layers]
+    try:
+        for layer, rate in zip(layers, saved, strict=True):
+            vars(layer)["p"] = f"rate {rates.index(rate)}"
+        yield
+    finally:
+        for layer, rate in zip(layers, saved, strict=True):
+            layer.p = rate
+
+
+def _without_options(item: Any, rates: tuple[float, ...], name: str = "") -> Any:
+    """Return the part of an architecture with the places of these probabilities instead of the probabilities."""
+    if isinstance(item, Mapping):
+        return {key: _without_options(part, rates, key) for key, part in item.items()}
+    if isinstance(item, list | tuple):
+        return [_without_options(part, rates) for part in item]
+    return f"rate {rates.index(item)}" if name in _RATE_OPTIONS and item in rates else item
+
+
+def _structure(optimizer: OptimizerSettings) -> dict[str, object]:
+    """Return the settings without the values of those that change no graph: of them only counts which are 0."""
+    changeable = {name: bool(getattr(optimizer, name)) for name in ("momentum", "weight_decay", "alpha", "eps")}
+    betas = {"betas": [bool(beta) for beta in optimizer.betas], "average_decay": _zero(optimizer.average_decay)}
+    return asdict(optimizer) | changeable | betas
+
+
+def _zero(value: float | None) -> bool | None:
+    return None if value is None else bool(value)
 
 
 def _state(module: nn.Module, loss: nn.Module) -> dict[str, torch.Tensor]:

@@ -14,6 +14,8 @@ from torch import nn
 from indb_tensile.errors import DataError
 from indb_tensile.executor.capture.optimizer import OptimizerSettings
 from indb_tensile.executor.capture.passes import WHOLE, Passes
+from indb_tensile.executor.capture.step_capture import StepKind
+from indb_tensile.executor.capture.step_numbers import StepNumbers
 from indb_tensile.executor.capture.stored_capture import capture_key, decode, encode, is_storable
 from indb_tensile.executor.latency.calibrate import add_scripts
 from tests.executor.conftest import captured
@@ -103,23 +105,43 @@ def test_steps_with_constants_are_not_storable() -> None:
     assert not is_storable((replace(step, constants={"table": torch.zeros(1)}),))
 
 
-def _key(**changes: Any) -> str:
+def _key(numbers: OptimizerSettings | None = None, **changes: Any) -> str:
     job = make_job("mlp")
     values: dict[str, Any] = {
         "architecture": {"type": "mlp"},
         "module": job.module,
         "loss": job.loss,
-        "batches": job.batches,
-        "optimizer": OptimizerSettings(),
+        "kind": StepKind.TRAINING,
+        "batch": job.batches[0],
         "passes": WHOLE,
         "place": {"device": "cpu"},
     }
-    return capture_key(**(values | changes))
+    values |= changes
+    return capture_key(**values, numbers=StepNumbers.of(values["module"], numbers or OptimizerSettings()))
 
 
 def test_equal_captures_have_one_key_whatever_the_values_of_tensors_are() -> None:
     other = make_job("mlp", seed=7)
-    assert _key() == _key(module=other.module, batches=other.batches)
+    assert _key() == _key(module=other.module, batch=other.batches[0])
+
+
+def _with_dropouts(*rates: float) -> dict[str, Any]:
+    layers = [nn.Sequential(nn.Linear(5, 5), nn.Dropout(rate)) for rate in rates]
+    return {"module": nn.Sequential(*layers), "architecture": {"layers": [{"p": rate} for rate in rates]}}
+
+
+def test_equal_captures_have_one_key_whatever_their_numbers_are() -> None:
+    decays = (OptimizerSettings(weight_decay=decay, betas=(beta, 0.9)) for decay, beta in ((0.1, 0.5), (0.2, 0.6)))
+    assert len({_key(decay) for decay in decays}) == 1
+    assert _key(**_with_dropouts(0.1, 0.2, 0.1)) == _key(**_with_dropouts(0.4, 0.3, 0.4))
+    module = _with_dropouts(0.1)["module"]
+    _key(module=module)
+    assert module[0][1].p == 0.1
+
+
+@pytest.mark.parametrize("rates", [(0.4, 0.4, 0.3), (0.4, 0.4, 0.4), (0.4, 0.0, 0.4), (0.4, 1.0, 0.4)])
+def test_dropouts_that_differ_otherwise_have_another_key(rates: tuple[float, ...]) -> None:
+    assert _key(**_with_dropouts(*rates)) != _key(**_with_dropouts(0.1, 0.2, 0.1))
 
 
 def _frozen() -> nn.Module:
@@ -137,10 +159,14 @@ def _frozen() -> nn.Module:
         {"module": make_job("mlp").module.double()},
         {"loss": nn.CrossEntropyLoss(label_smoothing=0.1)},
         {"loss": nn.CrossEntropyLoss(weight=torch.ones(5))},
-        {"batches": make_job("mlp", batches=4).batches},
-        {"batches": ((torch.zeros(BATCH, *SHAPES["mlp"][1]).half(), torch.zeros(BATCH, dtype=torch.int64)),)},
-        {"optimizer": OptimizerSettings(kind="sgd")},
-        {"optimizer": OptimizerSettings(clip_norm=1.0)},
+        {"kind": StepKind.EVALUATION},
+        {"batch": make_job("mlp").batches[-1]},
+        {"batch": (torch.zeros(BATCH, *SHAPES["mlp"][1]).half(), torch.zeros(BATCH, dtype=torch.int64))},
+        {"numbers": OptimizerSettings(kind="sgd")},
+        {"numbers": OptimizerSettings(kind="sgd", momentum=0.9)},
+        {"numbers": OptimizerSettings(clip_norm=1.0)},
+        {"numbers": OptimizerSettings(weight_decay=0.1)},
+        {"numbers": OptimizerSettings(average_decay=0.9)},
         {"passes": Passes(micro_batch_size=2)},
         {"passes": Passes(precision="float32")},
         {"place": {"device": "cuda:A"}},
