@@ -2,7 +2,8 @@
 
 Values are local variables, every operator is one call, a release is a `del`, and the plan's actions at a boundary
 stand between two calls. There is no look-up, lock or interpreter loop per operator. The timed variant has the same
-lines with a clock reading at each boundary.
+lines with a clock reading at each boundary. On a device whose memory is the host's, the other variant joins updates
+between which nothing happens (`joint_updates.py`).
 """
 
 import linecache
@@ -20,6 +21,7 @@ from indb_tensile.errors import InvariantError
 from indb_tensile.executor.capture.aten import entry_point
 from indb_tensile.executor.capture.record import Call, Ref, Runtime, refs
 from indb_tensile.executor.capture.step_capture import CapturedStep, StepKind
+from indb_tensile.executor.run.joint_updates import joint_updates
 from indb_tensile.executor.run.state import State
 from indb_tensile.executor.run.timeline import Boundary, Timeline, UnrolledSwap, unroll
 from indb_tensile.executor.run.trainer_lanes import Lanes
@@ -104,8 +106,12 @@ def compile_program(
     cache = PlanCache()
     timeline = unroll(step.graph, plan, cache)
     wiring = assign_variables(step, plan, timeline.home, cache)
-    plain = _Writer(step, plan, timeline, wiring, timed=False, located=located, on_host=on_host, gated=gated)
-    timed = _Writer(step, plan, timeline, wiring, timed=True, located=located, on_host=on_host, gated=gated)
+    constants: list[Any] = []
+    plain, timed = (
+        _Writer(step, plan, timeline, wiring, constants, timed=timed, located=located, on_host=on_host, gated=gated)
+        for timed in (False, True)
+    )
+    plain_lines, timed_lines = plain.write(), timed.write()
     cuts = cuts_of(wiring.graph, wiring.pieces)
     return Program(
         step=step,
@@ -116,9 +122,9 @@ def compile_program(
         idle=frozenset(tensor for tensor, piece in wiring.pieces.items() if piece.tensor not in cuts),
         validated=_pieces(wiring, timeline.validated),
         invalidated=_pieces(wiring, timeline.invalidated),
-        plain_lines=plain.write(),
-        timed_lines=timed.write(),
-        constants=tuple(plain.constants),
+        plain_lines=plain_lines,
+        timed_lines=timed_lines,
+        constants=tuple(constants),
         cache=cache,
     )
 
@@ -255,7 +261,7 @@ def _views(step: CapturedStep) -> tuple[Call, ...]:
 
 
 class _Writer:
-    """Writes one variant, line by line."""
+    """Writes one variant, line by line. Arguments that are no text are added to `constants`."""
 
     def __init__(
         self,
@@ -263,6 +269,7 @@ class _Writer:
         plan: Plan,
         timeline: Timeline,
         wiring: VariableAssignment,
+        constants: list[Any],
         *,
         timed: bool,
         located: bool,
@@ -285,19 +292,27 @@ class _Writer:
         self._moved = timeline.swapped.difference(wiring.pieces)
         self._live: dict[str, None] = {}
         self._records = True  # the gradient mode at the start of an iteration
-        self.constants: list[Any] = []
+        self._constants = constants
 
     def write(self) -> tuple[str, ...]:
         self._emit("stall = 0")
         for gap in (*self._timeline.outgoing, *self._timeline.incoming):
             self._emit(f"{self._ticket[id(gap)]} = carried[{self._carried[id(gap)]}]")
-        for k, turn in enumerate(self._wiring.turns):
+        joint = {} if self._timed or not self._on_host else self._joint_updates()
+        following = 0
+        while following < len(self._wiring.turns):
+            k = following
+            turns = joint.get(k, range(k, k + 1))
+            following = turns.stop
             self._clock(k)
             self._locate(k)
             self._boundary(k)
-            self._turn(turn)
-            self._release(turn)
-            self._leave(self._timeline.boundaries[k])
+            if len(turns) > 1:
+                self._update_together(turns)
+            else:
+                self._turn(self._wiring.turns[k])
+                self._release(self._wiring.turns[k])
+            self._leave(self._timeline.boundaries[turns[-1]])
         self._close()
         return (_SIGNATURE, *(f"    {line}" for line in self._lines))
 
@@ -371,6 +386,31 @@ class _Writer:
             self._records = enabled
             self._emit(f"set_grad({enabled})")
 
+    def _joint_updates(self) -> dict[int, range]:
+        groups = joint_updates(self._step, self._plan, self._timeline, self._wiring, self._gated)
+        return {group.start: group for group in groups}
+
+    def _update_together(self, positions: range) -> None:
+        """Make the updates at these positions by one call. What each of them releases is released after the call."""
+        turns = [self._wiring.turns[k] for k in positions]
+        self._record_gradients(turns[0].step.kernel.stage)
+        for turn in turns:
+            for view in turn.views:
+                self._view(view)
+        lines = [turn.kernel for turn in turns if turn.kernel is not None]
+        lists = zip(*(line.call.args for line in lines), strict=True)
+        arguments = [self._joined(parts, lines) for parts in lists]
+        arguments += [f"{key}={self._text(value, lines[0])}" for key, value in lines[0].call.kwargs.items()]
+        self._emit(f"f{turns[0].operator}({', '.join(arguments)})")
+        for turn in turns:
+            self._release(turn)
+        self._move(sum(self._timeline.boundaries[k].freed_bytes for k in positions[1:]), 0)
+
+    def _joined(self, parts: Sequence[Sequence[Any]], lines: Sequence[ProgramLine]) -> str:
+        """Return the text of the lists of one argument, joined to one list."""
+        items = [self._text(item, line) for part, line in zip(parts, lines, strict=True) for item in part]
+        return f"[{', '.join(items)}]"
+
     def _view(self, line: ProgramLine) -> None:
         self._call(f"w{self._view_number[id(line.call)]}", line)
 
@@ -409,8 +449,8 @@ class _Writer:
             return repr(item)
         if isinstance(item, list | tuple) and any(True for _ in refs(item)):
             return f"[{', '.join(self._text(part, line) for part in item)}]"
-        self.constants.append(item)
-        return f"c{len(self.constants) - 1}"
+        self._constants.append(item)
+        return f"c{len(self._constants) - 1}"
 
     def _release(self, turn: ProgramStep) -> None:
         if self._plan.release:
