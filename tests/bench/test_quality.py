@@ -10,6 +10,7 @@ from indb_tensile.bench.commands.quality import (
     Method,
     QualityScore,
     QualityVerdict,
+    bars_met,
     compare,
     lines,
     main,
@@ -128,6 +129,19 @@ def test_times_are_compared_with_a_script_with_its_start_and_without_it() -> Non
         "published later than by a plain script, on 0 of 2 sets: none",
         "published later than by a plain script without its start, on 1 of 2 sets: a 4.00",
     ]
+
+
+def test_each_bar_that_was_measured_is_met_or_missed() -> None:
+    verdict = QualityVerdict(
+        mean_ranks={"default": 1.5, "boosting": 1.5}, behind={"a": 3.5, "b": -3.5}, large_behind=("a",)
+    )
+    assert bars_met(verdict, [TIMED, replace(TIMED, table="b", plain_warm_s=2.0)]) == {
+        "the default's mean rank is no worse than boosting's": True,
+        "on no large set more than 3 points behind boosting": False,
+        "published no later than by a plain script": True,
+        "published no later than by a plain script without its start": False,
+    }
+    assert bars_met(None, [replace(TIMED, plain_s=None)]) == {}
 
 
 def test_a_network_that_the_script_does_not_know_has_our_time_only() -> None:

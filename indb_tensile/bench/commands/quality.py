@@ -25,7 +25,7 @@ that does the same work (harness/published_times.py). It needs the programs of P
 
 The last lines are the mean ranks of the methods over all sets, by how many points the default is behind boosting
 (negative where it is ahead), and the sets of 5,000 rows or more on which it is more than three points behind. The
-time is that of a training with encoding and scoring.
+time is that of a training with encoding and scoring. After them each bar that was measured is called met or missed.
 """
 
 import argparse
@@ -136,11 +136,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
             scores += own
             published += timed
     verdict = compare(scores) if scores else None
+    bars = bars_met(verdict, published)
     if options.json:
-        print(json.dumps(None if verdict is None else asdict(verdict)))
+        print(json.dumps(({} if verdict is None else asdict(verdict)) | {"bars": bars}))
         return
     ranked = () if verdict is None else verdict_lines(verdict)
-    for line in (*ranked, *published_lines(published)):
+    judged = (f"{'met' if met else 'missed'}: {bar}" for bar, met in bars.items())
+    for line in (*ranked, *published_lines(published), *judged):
         console.print(line)
 
 
@@ -253,6 +255,21 @@ def verdict_lines(verdict: QualityVerdict) -> Iterator[str]:
     yield f"behind boosting on {len(losses)}: {_listed(losses)}"
     yield f"not behind boosting on {len(wins)}: {_listed(wins)}"
     yield f"large sets more than {MOST_BEHIND:g} points behind: {', '.join(verdict.large_behind) or 'none'}"
+
+
+def bars_met(verdict: QualityVerdict | None, times: Sequence[PublishedTime]) -> dict[str, bool]:
+    """Return whether each bar that was measured is met: ranks, large sets, and the times beside the plain script."""
+    bars: dict[str, bool] = {}
+    if verdict is not None and verdict.behind:
+        ranks = verdict.mean_ranks
+        bars["the default's mean rank is no worse than boosting's"] = ranks[_DEFAULT] <= ranks[_BOOSTING]
+        bars[f"on no large set more than {MOST_BEHIND:g} points behind boosting"] = not verdict.large_behind
+    own = [time for time in times if time.plain_s is not None]
+    tables = [[time for time in own if time.table == table] for table in dict.fromkeys(time.table for time in own)]
+    for rival, words in (("plain_s", "a plain script"), ("plain_warm_s", "a plain script without its start")):
+        if tables:
+            bars[f"published no later than by {words}"] = all(ratio(each, rival) <= 1 for each in tables)
+    return bars
 
 
 def published_lines(times: Sequence[PublishedTime]) -> Iterator[str]:
