@@ -155,12 +155,14 @@ create policy device_use_of_job on tensile.device_jobs for select to tensile_use
 grant select on tensile.settings, tensile.models, tensile.model_versions, tensile.model_privileges,
   tensile.checkpoints, tensile.workers, tensile.jobs, tensile.job_progress, tensile.job_events, tensile.metrics,
   tensile.devices, tensile.device_jobs, tensile.graphs, tensile.op_latency, tensile.plans, tensile.job_sets,
-  tensile.device_paces, tensile.device_contention, tensile.device_links to tensile_monitor;
+  tensile.device_paces, tensile.device_contention, tensile.device_links, tensile.version_figures to tensile_monitor;
 
 create policy jobs_monitored on tensile.jobs for select to tensile_monitor using (true);
 create policy models_monitored on tensile.models for select to tensile_monitor
   using (dropped_at is null or dropped_at = now());
 create policy versions_monitored on tensile.model_versions for select to tensile_monitor using (true);
+-- tensile.model_list shows a model's metric beside that of its baseline. Other figures come from rows of the table.
+create policy baselines_monitored on tensile.version_figures for select to tensile_monitor using (name = 'baseline');
 create policy privileges_monitored on tensile.model_privileges for select to tensile_monitor using (true);
 create policy checkpoints_monitored on tensile.checkpoints for select to tensile_monitor using (true);
 create policy progress_monitored on tensile.job_progress for select to tensile_monitor using (true);

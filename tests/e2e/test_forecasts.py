@@ -246,9 +246,9 @@ def test_a_view_of_moments_is_forecast_in_the_calendar_of_a_zone(running: Servic
 
 @pytest.mark.nightly
 def test_a_forecast_resumes_with_equal_bits_after_a_kill(running: Service, demo: psycopg.Connection) -> None:
-    first = train(demo, "calm", "sales", "sold", FORECAST, epochs=60, deploy="never")
+    first = train(demo, "calm_forecast", "sales", "sold", FORECAST, epochs=60, deploy="never")
     assert running.until_ended(first) == ["succeeded"]
-    second = train(demo, "killed", "sales", "sold", FORECAST, epochs=60, deploy="never")
+    second = train(demo, "killed_forecast", "sales", "sold", FORECAST, epochs=60, deploy="never")
     wait_until_training(running, second)
     for pid in child_pids(running, f"tensile trainer {second}"):
         os.kill(pid, signal.SIGKILL)

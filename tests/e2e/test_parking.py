@@ -131,7 +131,7 @@ def test_paused_training_gives_its_memory_to_another_and_publishes_the_bits_of_a
 def test_paused_training_whose_trainer_is_killed_continues_from_its_checkpoint_when_it_is_resumed(
     service: Service, demo: psycopg.Connection, undisturbed: int
 ) -> None:
-    job = train(demo, "killed", "digits", epochs=UNDISTURBED_EPOCHS)
+    job = train(demo, "killed_while_parked", "digits", epochs=UNDISTURBED_EPOCHS)
     wait_until_training(service, job)
     pause(service, demo, job)
     for trainer in child_pids(service, "tensile trainer"):

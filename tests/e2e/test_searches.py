@@ -127,9 +127,9 @@ def test_the_same_trials_and_the_same_best_one_after_every_process_was_killed(se
     with service.database.connect("demo") as demo:
         demo.execute("select tensile_load_dataset('breast_cancer')")
         options, table = "trials => 7, parallel => 3", "breast_cancer"
-        undisturbed = search(demo, "undisturbed", options, table, epochs=27, batch_size=16)
+        undisturbed = search(demo, "undisturbed_search", options, table, epochs=27, batch_size=16)
         assert service.until_ended(undisturbed) == ["succeeded"]
-        disturbed = search(demo, "disturbed", options, table, epochs=27, batch_size=16)
+        disturbed = search(demo, "disturbed_search", options, table, epochs=27, batch_size=16)
         reached = "select count(*) from tensile.stat_trials where search_id = %s and rung is not null"
 
         service.until(lambda: service.value(reached, disturbed) >= 1, "the first rung")
@@ -157,7 +157,7 @@ def test_the_same_trials_and_the_same_best_one_after_every_process_was_killed(se
 def test_pausing_resuming_and_cancelling_a_search_does_the_same_to_its_trials(
     running: Service, demo: psycopg.Connection
 ) -> None:
-    number = search(demo, "stopped", "trials => 8, parallel => 2", epochs=2000)
+    number = search(demo, "stopped_search", "trials => 8, parallel => 2", epochs=2000)
     active = "select count(*) from tensile.stat_trials where search_id = %s and state = 'running'"
     running.until(lambda: running.value(active, number) == 2, "two trials to train")
     demo.execute("select tensile_pause(%s)", (number,))

@@ -13,6 +13,7 @@ from tests.conftest import Database
 from tests.e2e.conftest import BUDGET_BYTES, UNDISTURBED_EPOCHS, Service, service_on
 from tests.e2e.trainings import (
     WIDE,
+    check_killed_without_fault,
     child_pids,
     device_columns,
     device_is_free,
@@ -176,7 +177,7 @@ def test_schedule_and_loss_survive_a_kill_bit_for_bit(
         os.kill(trainer, signal.SIGKILL)
     assert service.until_ended(first, second) == ["succeeded"] * 2
     assert weights(service, first) == weights(service, second)
-    assert service.value("select attempt from tensile.jobs where job_id = %s", second) == 2
+    check_killed_without_fault(service, second)
     trained = service.value(TRAINED, second)["hyperparams"]
     assert {name: trained[name] for name in options} == options
 
@@ -203,7 +204,7 @@ def test_training_without_settings_keeps_its_derived_settings_after_a_kill(
 
     trained, settings_event = service.value(TRAINED, second[0]), service.value(SETTINGS, second[0])
     assert service.value(TRAINED, first[0]) == trained
-    assert trained["chosen"] == ["batch_size", "epochs", "early_stop"] == settings_event["chosen"]
+    assert trained["chosen"] == ["batch_size", "epochs", "early_stop", "ensemble"] == settings_event["chosen"]
     assert trained["hyperparams"] == settings_event["hyperparams"]
     assert 1 <= trained["best_epoch"] <= trained["epochs_trained"] < trained["hyperparams"]["epochs"]
     assert trained["epochs_trained"] == trained["best_epoch"] + trained["early_stop"]["patience"]
@@ -245,7 +246,7 @@ def test_job_that_can_never_fit_fails_with_the_memory_that_it_needs(
 def test_dropped_table_fails_its_own_job_only(service: Service, demo: psycopg.Connection) -> None:
     load(demo, "iris")
     with demo.transaction():  # no controller sees the job before the table is gone
-        lost_job = train(demo, "lost", "iris")
+        lost_job = train(demo, "of_lost_table", "iris")
         kept_job = train(demo, "kept", "digits")
         demo.execute("drop table iris")
     assert service.until_ended(lost_job, kept_job) == ["failed", "succeeded"]

@@ -45,6 +45,20 @@ def weights(service: "Service", job: int) -> str:
     return hashlib.sha256(b"".join(row[0] for row in rows)).hexdigest()
 
 
+def check_killed_without_fault(service: "Service", job: int) -> None:
+    """Check that the job's trainer was killed, and that no attempt ended by a fault of the job.
+
+    A busy machine may disturb a job once more, so the number of attempts says less.
+    """
+    ends = service.connection.execute(
+        "select detail ->> 'reason', (detail -> 'counts')::boolean from tensile.job_events"
+        " where job_id = %s and kind = 'interrupted' order by event_id",
+        (job,),
+    ).fetchall()
+    assert "its trainer was killed by signal 9 from outside" in [reason for reason, _ in ends]
+    assert [reason for reason, counts in ends if counts] == []
+
+
 def child_pids(service: "Service", name: str) -> list[int]:
     """Return the ids of the controller's child processes with this name."""
     assert service.process is not None

@@ -67,6 +67,7 @@ def _create_objects(
     figures = {
         "confusion_matrix": {"rows": [[f"secret_classes_{name}", f"secret_classes_{name}", 1]]},
         "roc_curve": {"rows": [[f"secret_classes_{name}", [[0.5, 1, 1]]]]},
+        "baseline": {"metrics": {"accuracy": 0.5}},
     }
     weights = f"secret_weights_{name}".encode()
     version_id = models.publish_version(

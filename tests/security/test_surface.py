@@ -69,6 +69,7 @@ GRANTED = {
     "tensile.model_privileges": "the grant itself",
     "tensile.model_versions": "the data that predictions need: task, target, metrics",
     "tensile.models": "the model's name and owner",
+    "tensile.version_figures": "the metrics of baselines; only the owner sees figures that name classes",
     "tensile_training_info(text)": "the versions of a model",
 }
 # What monitors read: everything about jobs and models, except data that is made from training data.
@@ -88,6 +89,7 @@ MONITORED = dict.fromkeys(
         *("tensile.awaited_words(bigint)", "tensile.page_error(text)", "tensile.row_json(anyelement)"),
         *("tensile.deployments", "tensile.deployment_history"),
         *("tensile.owner_usage", "tensile.stat_usage", "tensile.usage", "tensile.usage_day()"),
+        "tensile.version_figures",
         "tensile.search_request(jsonb,integer,integer,text,text,bigint,interval)",
         *("tensile.training_request", "tensile_require_role(name)", "tensile_version()"),
     ),

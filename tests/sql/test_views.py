@@ -4,6 +4,8 @@ from decimal import Decimal
 
 import pytest
 
+from tests.conftest import Database
+
 from .conftest import Connection, value
 
 pytestmark = pytest.mark.postgres
@@ -183,3 +185,22 @@ def test_every_view_and_function_has_a_comment_and_every_view_is_security_invoke
     ).fetchall()
 
     assert (columns, functions) == ([], [])
+
+
+@pytest.mark.parametrize("role", ["tensile_user", "tensile_monitor", "tensile_admin", "tensile_worker"])
+@pytest.mark.shares_database
+def test_a_role_may_read_all_that_a_view_granted_to_it_reads(database: Database, role: str) -> None:
+    with database.connect() as connection:
+        granted = [
+            name
+            for (name,) in connection.execute(
+                """select c.oid::regclass::text from pg_catalog.pg_class as c
+                    where c.relnamespace = 'tensile'::regnamespace and c.relkind = 'v'
+                      and has_table_privilege(%s, c.oid, 'select')""",
+                (role,),
+            )
+        ]
+        assert "tensile.model_list" in granted
+        connection.execute(f"set role {role}".encode())
+        for name in granted:
+            connection.execute(f"select from {name} limit 0".encode())  # checks privileges before it reads

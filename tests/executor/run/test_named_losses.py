@@ -9,6 +9,7 @@ from indb_tensile.executor.capture.passes import WHOLE, Passes
 from indb_tensile.executor.latency.calibrate import calibrate, unknown_signatures
 from indb_tensile.job import Task
 from indb_tensile.learning.architectures import build
+from indb_tensile.learning.forecast_encoding import QUANTILES, ForecastValues
 from indb_tensile.learning.hyperparams import TrainingSettings
 from indb_tensile.learning.weighted_losses import loss_for, pack
 from indb_tensile.request.loss_rules import LOSSES
@@ -24,29 +25,35 @@ CASES = [
     for named in NAMED
     for weighted in (False, True)
     for passes in PASSES
-    if not (weighted and named[0] is Task.ANOMALY)  # whose rows have no weights
+    if not (weighted and named[0] in (Task.ANOMALY, Task.FORECAST))  # whose rows have no weights
 ]
+FORECAST = ForecastValues(horizon=3, targets=2, interval=0.8)
 DAILY = {
     ("reconstruction", False, "parts"),
     ("focal", True, "parts"),
     ("poisson", False, "half precision"),
     ("quantile", True, "whole"),
+    ("pinball", False, "parts"),
 }
 
 
 def _job(task: Task, name: str, *, weighted: bool, passes: Passes) -> Job:
     torch.manual_seed(4)
-    classified = task is Task.CLASSIFICATION
+    classified, forecast = task is Task.CLASSIFICATION, FORECAST if task is Task.FORECAST else None
     settings = TrainingSettings.parse(
         {"loss": name} | ({"label_smoothing": 0.1} if name == "cross_entropy" else {}), 9
     )
-    module: nn.Module = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES if classified else 1))
+    outputs = CLASSES if classified else QUANTILES * forecast.count if forecast else 1
+    module: nn.Module = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, outputs))
     if task is Task.ANOMALY:
         declared = {"type": "autoencoder", "widths": [1, 2, 3], "divisors": [1, 1, 3]}
         module = build(declared, (6,), 3, task=task, seed=4)
 
     def batch(rows: int) -> tuple[torch.Tensor, torch.Tensor]:
         y = torch.randint(0, CLASSES, (rows,)) if classified else torch.rand(rows, 1)
+        if forecast:  # the values, and which of them are known
+            shape = (rows, forecast.count)
+            y = torch.cat([torch.randn(shape), torch.randint(0, 2, shape).float()], dim=1)
         return torch.randn(rows, 6), pack(y, torch.rand(rows)) if weighted else y
 
     return Job(
@@ -54,7 +61,7 @@ def _job(task: Task, name: str, *, weighted: bool, passes: Passes) -> Job:
         settings=OptimizerSettings(kind="adamw", weight_decay=0.1),
         batches=(batch(BATCH), batch(BATCH), batch(TAIL)),
         held_out=batch(BATCH),
-        loss=loss_for(module, task, settings, weighted=weighted),
+        loss=loss_for(module, task, settings, weighted=weighted, forecast=forecast),
         passes=passes,
     )
 
