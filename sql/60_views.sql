@@ -166,7 +166,8 @@ select q.place as position, j.job_id, j.model_name as model, coalesce(r.rolname,
   left join pg_catalog.pg_roles as r on r.oid = j.owner_oid and j.installation = (select tensile.installation())
  cross join tensile.intake() as intake
  cross join (select coalesce(sum(a.waiting), 0) as jobs from tensile.active_jobs() as a) as ahead
- where j.state = 'queued' and not (j.search_id = j.job_id and j.started_at is not null)
+ -- A search that has begun waits for nothing. Most jobs belong to no search: their search_id is null.
+ where j.state = 'queued' and not (j.search_id is not distinct from j.job_id and j.started_at is not null)
     or j.phase = 'waiting for memory'
     or j.phase::text in ('paused', 'parked')  -- as text: an upgrade that adds these labels cannot use them
  order by j.pause_requested, j.awaits_jobs, q.place nulls first, j.job_id;

@@ -138,6 +138,17 @@ def test_queue_names_the_reason_why_a_job_waits(alice: Connection, bob: Connecti
     assert third < fourth
 
 
+def test_queue_shows_a_job_that_waits_for_its_next_attempt(alice: Connection, admin: Connection) -> None:
+    job = value(alice, TRAIN)
+    admin.execute(
+        "update tensile.jobs set attempt = 1, started_at = now(), not_before = 'infinity',"
+        " waits_for = 'a device that works: the device is gone' where job_id = %s",
+        (job,),
+    )
+    rows = alice.execute("select job_id, state::text, waits_for from tensile.stat_queue").fetchall()
+    assert rows == [(job, "queued", "a device that works: the device is gone; not before infinity")]
+
+
 def test_queue_of_a_copied_database_says_that_no_job_is_claimed(alice: Connection, admin: Connection) -> None:
     value(alice, TRAIN)
     _register_worker(admin)
