@@ -34,6 +34,7 @@ def main() -> int:
         Need.grown = Scratch(
             at_once=int(os.environ["GROWS_TO"]), first=int(os.environ.get("GROWS_FIRST", "0")), in_turn=1
         )
-    assert row_reading.prepare is prepare, "the trainer prepares its network by another name: no operator would grow"
-    vars(row_reading).update(prepare=_prepare)
+    names = vars(row_reading)
+    assert names["prepare"] is prepare, "the trainer prepares its network by another name: no operator would grow"
+    names.update(prepare=_prepare)
     return trainer.main()
