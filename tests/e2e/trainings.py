@@ -55,8 +55,9 @@ def check_killed_without_fault(service: "Service", job: int) -> None:
         " where job_id = %s and kind = 'interrupted' order by event_id",
         (job,),
     ).fetchall()
-    assert "its trainer was killed by signal 9 from outside" in [reason for reason, _ in ends]
-    assert [reason for reason, counts in ends if counts] == []
+    killed = f"an attempt of job {job} was interrupted: its trainer was killed by signal 9 from outside"
+    assert killed in [reason for reason, _ in ends], ends
+    assert not any(counts for _, counts in ends), ends
 
 
 def child_pids(service: "Service", name: str) -> list[int]:
