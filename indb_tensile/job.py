@@ -26,6 +26,9 @@ class JobState(StrEnum):
     CANCELLED = "cancelled"
 
 
+ENDED_STATES = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
+
+
 class Phase(StrEnum):
     """The current activity of a starting or running job, equal to the SQL enum `tensile.job_phase`."""
 

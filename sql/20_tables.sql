@@ -1176,6 +1176,24 @@ comment on column tensile.usage.jobs_deleted is
   'jobs that ended after a worker had claimed them and are deleted since; jobs deleted on the day of their end count for '
   'the day before';
 
+create table tensile.deleted_jobs (
+  owner_oid oid not null,
+  installation uuid not null default tensile.installation(),
+  state tensile.job_state not null,
+  jobs bigint not null,
+  primary key (owner_oid, installation, state),
+  constraint deleted_jobs_had_ended check (state in ('succeeded', 'failed', 'cancelled')),
+  constraint deleted_jobs_are_counts check (jobs >= 0)
+) with (fillfactor = 50);
+comment on table tensile.deleted_jobs is
+  'how many jobs of each owner had ended and are deleted since, so that the number of jobs that have ever ended does not '
+  'fall; a trigger writes it';
+comment on column tensile.deleted_jobs.owner_oid is
+  'owner of the jobs; the oid is valid only in the database of the column installation';
+comment on column tensile.deleted_jobs.installation is 'database that owner_oid belongs to';
+comment on column tensile.deleted_jobs.state is 'state in which the jobs had ended';
+comment on column tensile.deleted_jobs.jobs is 'number of these jobs';
+
 create table tensile.owner_usage (
   owner_oid oid not null,
   installation uuid not null default tensile.installation(),

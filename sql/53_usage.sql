@@ -117,11 +117,18 @@ begin
    group by j.owner_oid, j.installation, 3, j.model_name
    order by j.owner_oid, j.installation, 3, j.model_name
       on conflict on constraint usage_pkey do update set jobs_deleted = u.jobs_deleted + excluded.jobs_deleted;
+  insert into tensile.deleted_jobs as d (owner_oid, installation, state, jobs)
+  select j.owner_oid, j.installation, j.state, count(*)
+    from deleted as j
+   where j.finished_at is not null
+   group by j.owner_oid, j.installation, j.state
+   order by j.owner_oid, j.installation, j.state
+      on conflict on constraint deleted_jobs_pkey do update set jobs = d.jobs + excluded.jobs;
   return null;
 end
 $$;
 comment on function tensile.count_deleted_jobs() is
-  'trigger: keeps the number of deleted jobs that had ended, by owner and model';
+  'trigger: keeps the number of deleted jobs that had ended, by owner and model, and by owner and state';
 
 create trigger jobs_count_deleted after delete on tensile.jobs
   referencing old table as deleted
@@ -169,16 +176,21 @@ comment on column tensile.stat_usage.last_day is 'last day of the use, in UTC';
 -- Privileges ---------------------------------------------------------------------------------------------------
 
 alter table tensile.usage enable row level security;
+alter table tensile.deleted_jobs enable row level security;
 alter table tensile.owner_usage enable row level security;
 create policy usage_of_owner on tensile.usage for select to tensile_user
   using (owner_oid = (select tensile.current_role_oid()) and installation = (select tensile.installation()));
 create policy usage_monitored on tensile.usage for select to tensile_monitor using (true);
 create policy usage_worked on tensile.usage to tensile_worker using (true) with check (true);
+create policy deleted_jobs_of_owner on tensile.deleted_jobs for select to tensile_user
+  using (owner_oid = (select tensile.current_role_oid()) and installation = (select tensile.installation()));
+create policy deleted_jobs_monitored on tensile.deleted_jobs for select to tensile_monitor, tensile_worker using (true);
 create policy owner_usage_of_owner on tensile.owner_usage for select to tensile_user
   using (owner_oid = (select tensile.current_role_oid()) and installation = (select tensile.installation()));
 create policy owner_usage_monitored on tensile.owner_usage for select to tensile_monitor using (true);
 create policy owner_usage_worked on tensile.owner_usage to tensile_worker using (true) with check (true);
-grant select on tensile.usage, tensile.owner_usage, tensile.stat_usage to tensile_user, tensile_monitor, tensile_worker;
+grant select on tensile.usage, tensile.deleted_jobs, tensile.owner_usage, tensile.stat_usage
+  to tensile_user, tensile_monitor, tensile_worker;
 grant insert, update on tensile.usage, tensile.owner_usage to tensile_worker;
 
 revoke execute on function tensile.usage_day(), tensile.usage_half_life_s(),

@@ -22,14 +22,13 @@ from indb_tensile.cli.shared_options import dsn_option, json_option
 from indb_tensile.cli.statements import statement
 from indb_tensile.cli.training_options import training_arguments, training_options
 from indb_tensile.errors import MissingError
-from indb_tensile.job import JobState
+from indb_tensile.job import ENDED_STATES, JobState
 from indb_tensile.monitor import live_figures
 from indb_tensile.monitor.job_pictures import job_learning_picture
 from indb_tensile.request.figure_rules import REPORTED_METRICS
 
 TIMED_OUT = 7
 INTERRUPTED = 130
-ENDED = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
 _POLL_S = 0.2
 _NUMBER_COLUMNS = 9  # width of a metric, such as 1.234e-05
 _LOSS_COLUMNS = 28  # width of the epoch and of both losses
@@ -166,7 +165,7 @@ def wait(dsn: str | None, as_json: bool, job_ids: Sequence[int], timeout_s: floa
         )
     show_rows([_summary(row) for row in rows], as_json=as_json)
     states = [row["state"] for row in rows]
-    sys.exit(_outcome(states) if all(state in ENDED for state in states) else TIMED_OUT)
+    sys.exit(_outcome(states) if all(state in ENDED_STATES for state in states) else TIMED_OUT)
 
 
 @click.command()
@@ -315,7 +314,7 @@ def _poll(read: Callable[[], list[Row]], timeout_s: float | None) -> list[Row]:
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     while True:
         rows = read()
-        waiting = [str(row["job_id"]) for row in rows if row["state"] not in ENDED]
+        waiting = [str(row["job_id"]) for row in rows if row["state"] not in ENDED_STATES]
         if not waiting:
             return rows
         if deadline is not None and time.monotonic() >= deadline:

@@ -15,12 +15,11 @@ from indb_tensile.catalog.connection import Connection, Session, pinned
 from indb_tensile.cli.line_filter import PrintedLines, change_key
 from indb_tensile.cli.output import Row, duration, err, plain, print_json, warn
 from indb_tensile.cli.statements import statement
-from indb_tensile.job import JobState
+from indb_tensile.job import ENDED_STATES, JobState
 from indb_tensile.sizes import size
 
 _POLL_S = 0.25
 _QUIET_POLL_S = 2.0  # when the progress is printed line by line
-_ENDED = {JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED}
 _STYLES = {JobState.SUCCEEDED: "green", JobState.FAILED: "red", JobState.CANCELLED: "yellow"}
 _RIGHT = {"job", "epoch", "loss", "ETA"}
 
@@ -36,7 +35,7 @@ class ProgressSample:
     @property
     def ended(self) -> bool:
         """Whether all jobs have ended."""
-        return all(row["state"] in _ENDED for row in self.jobs)
+        return all(row["state"] in ENDED_STATES for row in self.jobs)
 
 
 @dataclass(slots=True, kw_only=True)

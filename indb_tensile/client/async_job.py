@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Self
 from sqlalchemy import Boolean, Text
 
 from indb_tensile.client import catalog_requests as requests
-from indb_tensile.client.job_outcome import ENDED, pauses, raise_fault, timed_out
-from indb_tensile.job import JobState
+from indb_tensile.client.job_outcome import pauses, raise_fault, timed_out
+from indb_tensile.job import ENDED_STATES, JobState
 
 if TYPE_CHECKING:
     from indb_tensile.client.async_client import AsyncTensile
@@ -70,7 +70,7 @@ class AsyncJob:
         try:
             for pause_s in pauses():
                 record = await self._client.run_retrying(requests.awaited_job(self.number))
-                if record["state"] in ENDED:
+                if record["state"] in ENDED_STATES:
                     raise_fault(record)
                     return self
                 if deadline_s is not None and time.monotonic() >= deadline_s:

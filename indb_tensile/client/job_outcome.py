@@ -7,7 +7,6 @@ from indb_tensile.client.statement_errors import error_with
 from indb_tensile.errors import CancelledJobError, WaitTimeoutError
 from indb_tensile.job import JobState
 
-ENDED = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED})
 RETRY_S = 60.0  # how long a waiting program waits for a database that restarts
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S, _GROWTH = 0.02, 0.5, 1.3
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Self
 from sqlalchemy import Boolean, Text
 
 from indb_tensile.client import catalog_requests as requests
-from indb_tensile.client.job_outcome import ENDED, pauses, raise_fault, timed_out
+from indb_tensile.client.job_outcome import pauses, raise_fault, timed_out
 from indb_tensile.client.progress_display import choose_display, progress_html
-from indb_tensile.job import JobState
+from indb_tensile.job import ENDED_STATES, JobState
 
 if TYPE_CHECKING:
     from indb_tensile.client.sync_client import Tensile
@@ -126,7 +126,7 @@ class Job:
             for pause_s in pauses():
                 record = self._client.run_retrying(requests.awaited_job(self.number))
                 show(record)
-                if record["state"] in ENDED:
+                if record["state"] in ENDED_STATES:
                     return record
                 if deadline_s is not None and time.monotonic() >= deadline_s:
                     assert timeout_s is not None

@@ -229,6 +229,14 @@ select w.worker_id::text as worker, w.host, w.device, w.alive, d.capacity_bytes,
 -- metric_jobs --
 select j.state::text as state, count(*) as jobs from tensile.jobs as j group by j.state;
 
+-- metric_ended --
+-- Ended jobs with those that are deleted since, so that the numbers never fall.
+select t.state::text as state, sum(t.jobs)::bigint as jobs
+  from (select j.state, count(*) as jobs from tensile.jobs as j where j.finished_at is not null group by j.state
+        union all
+        select d.state, d.jobs from tensile.deleted_jobs as d) as t
+ group by t.state;
+
 -- metric_phases --
 select coalesce(j.phase::text, 'none') as phase, count(*) as jobs from tensile.jobs as j
  where j.state in ('starting', 'running') group by 1;

@@ -14,7 +14,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from indb_tensile.catalog.connection import Connection
 from indb_tensile.errors import TensileError
-from indb_tensile.job import JobState
+from indb_tensile.job import ENDED_STATES, JobState
 from indb_tensile.monitor.live_figures import Row, rows
 from indb_tensile.monitor.viewer import Viewer
 
@@ -64,7 +64,7 @@ def exporter(viewer: Viewer) -> Callable[[], tuple[bytes, str]]:
 
 
 def _figures(connection: Connection) -> Row:
-    names = ("devices", "jobs", "phases", "queue", "sharing", "usage", "models")
+    names = ("devices", "jobs", "ended", "phases", "queue", "sharing", "usage", "models")
     return {name: rows(connection, f"metric_{name}") for name in names}
 
 
@@ -87,6 +87,7 @@ def _metrics(figures: dict[str, Any]) -> Iterable[Metric]:
     yield busy
     yield alive
     yield _by_label("tensile_jobs", "Jobs in the catalog.", "state", figures["jobs"], [s.value for s in JobState])
+    yield _ended_jobs(figures["ended"])
     yield _by_label("tensile_active_jobs", "Starting and running jobs.", "phase", figures["phases"], [])
     yield GaugeMetricFamily(
         "tensile_queue_oldest_seconds",
@@ -106,6 +107,16 @@ def _metrics(figures: dict[str, Any]) -> Iterable[Metric]:
         yield CounterMetricFamily(name, meaning, value=figures["usage"][0][column])
     for name in ("models", "versions"):
         yield GaugeMetricFamily(f"tensile_{name}", f"Number of {name}.", value=figures["models"][0][name])
+
+
+def _ended_jobs(counts: list[Row]) -> Metric:
+    counter = CounterMetricFamily(
+        "tensile_jobs_ended", "Jobs that have ended, deleted ones included.", labels=["state"]
+    )
+    count_of = {row["state"]: row["jobs"] for row in counts}
+    for state in sorted(ENDED_STATES):
+        counter.add_metric([state], count_of.get(state, 0))
+    return counter
 
 
 def _by_label(name: str, meaning: str, label: str, counts: list[Row], always: list[str]) -> Metric:

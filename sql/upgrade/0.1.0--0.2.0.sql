@@ -394,6 +394,16 @@ create table tensile.usage (
 ) with (fillfactor = 50);
 create index usage_day on tensile.usage (day);
 
+create table tensile.deleted_jobs (
+  owner_oid oid not null,
+  installation uuid not null default tensile.installation(),
+  state tensile.job_state not null,
+  jobs bigint not null,
+  primary key (owner_oid, installation, state),
+  constraint deleted_jobs_had_ended check (state in ('succeeded', 'failed', 'cancelled')),
+  constraint deleted_jobs_are_counts check (jobs >= 0)
+) with (fillfactor = 50);
+
 create table tensile.owner_usage (
   owner_oid oid not null,
   installation uuid not null default tensile.installation(),

@@ -25,6 +25,7 @@ _FIGURES: dict[str, Any] = {
         }
     ],
     "jobs": [{"state": "running", "jobs": 2}],
+    "ended": [{"state": "failed", "jobs": 3}],
     "phases": [{"phase": "training", "jobs": 2}],
     "queue": [{"oldest_s": 1.5}],
     "sharing": [{"foretold": 1.5, "measured": 1.4}],

@@ -234,6 +234,7 @@ def test_metrics_count_jobs_and_name_neither_jobs_nor_models(page_of_alice: Serv
 
     assert "tensile_up 1.0" in text
     assert 'tensile_jobs{state="running"} 1.0' in text
+    assert 'tensile_jobs_ended_total{state="succeeded"} 0.0' in text
     assert 'tensile_device_used_bytes{device="emulated",host="h",worker="1"} 50.0' in text
     assert "flowers" not in text
     assert "alice" not in text

@@ -446,6 +446,15 @@ usage = Table(
     Column("jobs_deleted", BigInteger, nullable=False),
 )
 
+deleted_jobs = Table(
+    "deleted_jobs",
+    metadata,
+    Column("owner_oid", OID, primary_key=True),
+    Column("installation", Uuid, primary_key=True),
+    Column("state", JOB_STATE, primary_key=True),
+    Column("jobs", BigInteger, nullable=False),
+)
+
 owner_usage = Table(
     "owner_usage",
     metadata,
