@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from indb_tensile.trials.trial_order import Decided, Stage, StageResult, TrialRules, replay
@@ -55,6 +55,9 @@ def search(own: TrialRules, outcome: Callable[[Stage], StageResult], seed: int) 
     faults=st.sampled_from([0.0, 0.3]),
     stops=st.sampled_from([0.0, 0.3]),
 )
+@example(
+    prune="asha", trials=1, parallel=1, factor=2, seed=20, faults=0.3, stops=0.0
+)  # it fails after the first rung
 def test_the_order_in_which_stages_end_decides_nothing(
     prune: str, trials: int, parallel: int, factor: int, seed: int, faults: float, stops: float
 ) -> None:
