@@ -2,7 +2,9 @@
 
 A waiting job may take the place only of jobs that come after it in fair order (fair_shares.py). Two foretold
 schedules are compared: in one the running jobs stay, in the other the set of jobs is chosen anew in fair order, and
-pays for the copies of the states. After that, jobs run to their ends in both. A shift is chosen
+pays for the copies of the states. After that, jobs run to their ends in both. A running job that leaves comes back
+before the jobs that may not take its place: near ties in fair order would only make the shift look costly. A shift is
+chosen
 
 - if the mean completion gets better: what some jobs gain is at least `_GAIN_OVER_LOSS` of what others lose, and the
   makespan gets at most `_BAND` and the cost of the change longer. A shift gains no throughput; it lets short jobs
@@ -141,11 +143,14 @@ def _is_allowed(question: ShiftQuestion, course: _Course) -> bool:
 
 
 def _courses(question: ShiftQuestion, running: int) -> Iterator[_Course]:
-    """Yield the schedules in which these jobs stay, and the others start in fair order, for several widths."""
+    """Yield the schedules in which these jobs stay, and the others start in fair order, for several widths.
+
+    A job that runs now starts before those that come directly before it in fair order without preceding it.
+    """
     demands = question.forecasts.demands
     near = [k for k in question.order if not question.running >> k & 1][:HORIZON]
     known = question.running | sum(1 << k for k in near)
-    order = [k for k in question.order if known >> k & 1]
+    order = _without_near_ties(question, [k for k in question.order if known >> k & 1])
     whole = first_moment(demands, running)
     for width in _WIDTHS:
         if width > len(order):
@@ -160,6 +165,20 @@ def _courses(question: ShiftQuestion, running: int) -> Iterator[_Course]:
         course = _followed(question.forecasts, moment, order, width)
         if course is not None:
             yield course
+
+
+def _without_near_ties(question: ShiftQuestion, order: Sequence[int]) -> list[int]:
+    """Return the order with each running job moved before the waiting ones that do not precede it, up to the first
+    one that does.
+    """
+    ordered: list[int] = []
+    for job in order:
+        place = len(ordered)
+        if question.running >> job & 1:
+            while place and not question.running >> (k := ordered[place - 1]) & 1 and not question.precedes(k, job):
+                place -= 1
+        ordered.insert(place, job)
+    return ordered
 
 
 def _followed(forecasts: SetForecasts, moment: ScheduleMoment, order: Sequence[int], width: int) -> _Course | None:
