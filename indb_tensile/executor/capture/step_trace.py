@@ -34,6 +34,7 @@ from indb_tensile.executor.capture.ctc_loss import ctc_loss, fake_ctc_loss
 from indb_tensile.executor.capture.products import product, product_along
 from indb_tensile.executor.capture.recurrence import gru
 from indb_tensile.executor.capture.storage_layout import StoredTensor, Value, layout
+from indb_tensile.executor.capture.written_views import WrittenViews
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -96,7 +97,7 @@ class _WithLoss(nn.Module):
         self._outputs = outputs
 
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> Any:
-        with torch.autocast(x.device.type, dtype=self._autocast, enabled=self._autocast is not None):
+        with torch.autocast(x.device.type, dtype=self._autocast, enabled=self._autocast is not None), WrittenViews():
             with _reporting_errors("the model", x):
                 predicted = self.module(x)
             with _reporting_errors("the loss", x):

@@ -4,11 +4,12 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import nn
 
 from indb_tensile.device.hardware import PROCESSOR_SPEED
+from indb_tensile.errors import RequestError
 from indb_tensile.executor.capture.optimizer import OptimizerSettings
 from indb_tensile.executor.capture.step_capture import CapturedStep
 from indb_tensile.executor.latency.calibrate import calibrate, unknown_signatures
@@ -76,7 +77,8 @@ def viewed(tensor: torch.Tensor, view: View, *, multiple: bool) -> torch.Tensor:
         "diagonal": lambda: tensor if dim == other else tensor.diagonal(0, dim, other),
         "unsqueeze": lambda: tensor.unsqueeze(dim),
         "flat": lambda: tensor.view(-1) if tensor.is_contiguous() else tensor,
-        "expand": lambda: tensor.expand(tensor.shape),  # a tensor that is expanded to more elements cannot be written
+        # A tensor that is expanded to more elements cannot be written.
+        "expand": lambda: tensor.expand(*[1] * (third % 2), *tensor.shape),
         # Autograd refuses an in-place write to a view of an operator that returns several views.
         "unbind": lambda: tensor.unbind(dim)[index] if multiple else tensor,
         "split": lambda: torch.split(tensor, 1 + third % size, dim)[0] if multiple else tensor,
@@ -159,8 +161,51 @@ def require_eager_bits(module: nn.Module) -> None:
 
 @few_examples()
 @given(nests=NESTS, masked=st.booleans())
+@example(nests=(((("expand", 0, 0, 0),), ("fill", -2.0)),), masked=False)  # the old value plus the difference rounds
 def test_writes_through_any_nest_of_views_equal_eager_under_every_plan(nests: tuple[Nest, ...], masked: bool) -> None:
     require_eager_bits(Written(nests, masked=masked))
+
+
+class _Applied(nn.Module):
+    """Writes in place with a function that the test gives."""
+
+    def __init__(self, write: Callable[[torch.Tensor], object]) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+        self.write = write
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden: torch.Tensor = self.layer(x).clone()
+        self.write(hidden)
+        return hidden.sin()
+
+
+def _repeated(hidden: torch.Tensor) -> torch.Tensor:
+    return hidden[:, :1].expand(-1, 4, -1, -1)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda hidden: _repeated(hidden).fill_(0.3),
+        lambda hidden: _repeated(hidden)[:, 2].mul_(0.3),
+        lambda hidden: _repeated(hidden).detach().select(1, 0).zero_(),
+        lambda hidden: torch.broadcast_to(hidden[:1], hidden.shape)[0].add_(1.0),
+        lambda hidden: nn.functional.relu(_repeated(hidden), inplace=True),
+        lambda hidden: hidden.unfold(1, 1, 2).fill_(0.3),  # torch would set what is between the windows to zero
+    ],
+    ids=["all", "part", "detached", "broadcast", "relu", "windows"],
+)
+def test_a_write_to_a_view_that_repeats_or_leaves_out_elements_is_refused(
+    write: Callable[[torch.Tensor], object],
+) -> None:
+    with pytest.raises(RequestError, match="writes in place to a view of shape") as refused:
+        prepared(_Applied(write))
+    assert refused.value.hint.startswith("Clone the view before you write to it")
+
+
+def test_a_repeated_view_can_be_read_and_its_clone_written() -> None:
+    require_eager_bits(_Applied(lambda hidden: hidden[:, 1:].sub_(_repeated(hidden)[:, 1:].clone().mul_(0.3))))
 
 
 @pytest.mark.parametrize("masked", [False, True])
