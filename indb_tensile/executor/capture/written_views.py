@@ -2,10 +2,10 @@
 
 A write through a view is traced as a new value of the tensor behind it. If the view is one that `expand` returned,
 torch computes this value as the old one plus the sum of the differences. That rounds, and it counts an element as
-often as it is repeated (FunctionalInverses.cpp of torch 2.11 to 2.13). So an expansion that repeats nothing is traced
-as a plain view. A write through a view that repeats elements is refused: torch's manual asks to clone such a view
-before it is written. So is a write through windows (`unfold`) that overlap or leave elements out, because torch would
-add up the elements that are in several windows and set those in none to zero.
+often as it is repeated (aten/src/ATen/FunctionalInverses.cpp of torch 2.11 to 2.13). So an expansion that repeats
+nothing is traced as a plain view. A write through a view that repeats elements is refused: torch's manual asks to
+clone such a view before it is written. So is a write through windows (`unfold`) that overlap or leave elements out,
+because torch would add up the elements that are in several windows and set those in none to zero.
 """
 
 from collections.abc import Callable, Iterable, Iterator
