@@ -76,19 +76,6 @@ def test_queue_contains_a_job_that_waits_for_memory(alice: Connection, admin: Co
     assert rows[2][2].startswith("not before 2090-01-01")
 
 
-@pytest.mark.usefixtures("running")
-def test_queue_contains_a_job_that_has_run_and_waits_for_its_next_attempt(
-    alice: Connection, admin: Connection
-) -> None:
-    admin.execute(
-        "update tensile.jobs set state = 'queued', phase = null, worker_id = null, waits_for = 'its next attempt',"
-        " not_before = '2090-01-01 00:00+00'"
-    )
-
-    waits_for = value(alice, "select waits_for from tensile.stat_queue")
-    assert waits_for.startswith("its next attempt; not before 20")
-
-
 def _register_worker(admin: Connection, *, slots: int = 8, entering: int = 2, holdup: str | None = None) -> int:
     row = admin.execute(
         """insert into tensile.workers (host, pid, device, version, lease_s, slots, entering, holdup)
