@@ -329,20 +329,19 @@ def test_state_loaded_while_parked_is_the_state_that_continues() -> None:
 
 
 @pytest.fixture(scope="module")
-def answers() -> dict[str, Any]:
-    return ask("tests.executor.run.parking_process")
+def recorded() -> dict[str, Any]:
+    return ask("tests.executor.run.parking_process", "mlp", "cnn")
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("kind", ["mlp", "cnn"])
 def test_graphs_are_closed_by_parking_and_recorded_anew_after_it_with_equal_bits(
-    answers: dict[str, Any], kind: str
+    recorded: dict[str, Any], kind: str
 ) -> None:
     expected = {"bits": True, "launched": True, "recorded anew": True, "open graphs": 0, "in the arena": 0}
-    assert answers[kind] == expected
+    assert recorded[kind] == expected
 
 
-def test_parked_job_gives_up_every_region_and_gets_other_regions_back_with_equal_bits(
-    answers: dict[str, Any],
-) -> None:
+def test_parked_job_gives_up_every_region_and_gets_other_regions_back_with_equal_bits() -> None:
+    answers = ask("tests.executor.run.parking_process", "regions")
     assert answers["regions"] == {"bits": True, "held bytes while parked": [0, 0, 0], "at planned addresses": True}
