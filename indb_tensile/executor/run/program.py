@@ -106,7 +106,7 @@ def compile_program(
     cache = PlanCache()
     timeline = unroll(step.graph, plan, cache)
     wiring = assign_variables(step, plan, timeline.home, cache)
-    constants: list[Any] = []
+    constants = _Constants()
     plain, timed = (
         _Writer(step, plan, timeline, wiring, constants, timed=timed, located=located, on_host=on_host, gated=gated)
         for timed in (False, True)
@@ -124,7 +124,7 @@ def compile_program(
         invalidated=_pieces(wiring, timeline.invalidated),
         plain_lines=plain_lines,
         timed_lines=timed_lines,
-        constants=tuple(constants),
+        constants=constants.values(),
         cache=cache,
     )
 
@@ -260,6 +260,21 @@ def _views(step: CapturedStep) -> tuple[Call, ...]:
     return tuple({id(call): call for call in step.views.values()}.values())
 
 
+class _Constants:
+    """The arguments of calls that are no text. Both variants of a program name the same argument alike."""
+
+    def __init__(self) -> None:
+        self._numbered: dict[int, tuple[int, Any]] = {}  # by identity, as arguments need not be hashable
+
+    def name_of(self, value: Any) -> str:
+        """Return the name that the value has in the program's scope."""
+        return f"c{self._numbered.setdefault(id(value), (len(self._numbered), value))[0]}"
+
+    def values(self) -> tuple[Any, ...]:
+        """Return the values in the order of their numbers."""
+        return tuple(value for _, value in self._numbered.values())
+
+
 class _Writer:
     """Writes one variant, line by line. Arguments that are no text are added to `constants`."""
 
@@ -269,7 +284,7 @@ class _Writer:
         plan: Plan,
         timeline: Timeline,
         wiring: VariableAssignment,
-        constants: list[Any],
+        constants: _Constants,
         *,
         timed: bool,
         located: bool,
@@ -449,8 +464,7 @@ class _Writer:
             return repr(item)
         if isinstance(item, list | tuple) and any(True for _ in refs(item)):
             return f"[{', '.join(self._text(part, line) for part in item)}]"
-        self._constants.append(item)
-        return f"c{len(self._constants) - 1}"
+        return self._constants.name_of(item)
 
     def _release(self, turn: ProgramStep) -> None:
         if self._plan.release:
