@@ -7,12 +7,13 @@ from typing import Any
 
 from indb_tensile.catalog import traces
 from indb_tensile.catalog.connection import Connection
+from indb_tensile.catalog.stored_recordings import decode_recording
 from indb_tensile.errors import MissingError, RequestError
 from indb_tensile.monitor.live_figures import Row, rows, statement
 from indb_tensile.scheduler.document import Document
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.timing.machines import link as machine_link
-from indb_tensile.scheduler.timing.recorded_iterations import Recording, decode_recording
+from indb_tensile.scheduler.timing.recorded_iterations import Recording
 from indb_tensile.scheduler.timing.simulate import Event, EventKind, JobRun, timeline
 from indb_tensile.scheduler.timing.trace_events import Stretch, Track, trace_tracks
 

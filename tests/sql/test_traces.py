@@ -9,6 +9,7 @@ import pytest
 from indb_tensile.catalog import jobs, plans, traces
 from indb_tensile.catalog.jobs import Progress
 from indb_tensile.catalog.plans import PlanRecord
+from indb_tensile.catalog.stored_recordings import encode_recording
 from indb_tensile.errors import MissingError
 from indb_tensile.job import ClaimedJob
 from indb_tensile.monitor import job_trace
@@ -21,7 +22,6 @@ from indb_tensile.scheduler.timing.recorded_iterations import (
     PauseKind,
     RecordedIterations,
     Recording,
-    encode_recording,
 )
 from indb_tensile.scheduler.timing.simulate import Event, EventKind
 from tests.catalog.enqueue import claim, enqueue, register

@@ -6,11 +6,12 @@ from datetime import datetime
 from time import perf_counter_ns
 
 from indb_tensile.catalog import traces
+from indb_tensile.catalog.stored_recordings import encode_recording
 from indb_tensile.device.device import Device
 from indb_tensile.executor.run.iteration_recorder import IterationRecorder
 from indb_tensile.executor.run.runner import Runner
 from indb_tensile.scheduler.document import Document
-from indb_tensile.scheduler.timing.recorded_iterations import PauseKind, encode_recording
+from indb_tensile.scheduler.timing.recorded_iterations import PauseKind
 
 from .progress_writer import ProgressWriter
 

@@ -1,20 +1,15 @@
-"""What a trainer records of its iterations for a trace, and its form in the catalog: compressed JSON.
+"""What a trainer records of its iterations for a trace.
 
 Times are nanoseconds of CLOCK_MONOTONIC, which all processes of a machine share, so recordings of jobs on one device
 can be laid over each other. `epoch_ns` added to such a time is the time since 1970.
 """
 
-import zlib
 from dataclasses import dataclass
 from enum import StrEnum
 
-import msgspec
-
-from indb_tensile.errors import RequestError
 from indb_tensile.scheduler.timing.simulate import Event
 
 MOST_EVENTS = 100_000  # of a recording: some megabytes in the catalog, and about 40 MB as a trace with the plan's
-_MOST_JSON_BYTES = 64 << 20  # no trainer writes a longer text, which would fill the reader's memory
 
 
 class PauseKind(StrEnum):
@@ -56,24 +51,3 @@ class Recording:
     epoch_ns: int
     parts: tuple[RecordedIterations, ...]
     pauses: tuple[Pause, ...]
-
-
-_encoder = msgspec.json.Encoder()
-_decoder = msgspec.json.Decoder(Recording)
-
-
-def encode_recording(recording: Recording) -> bytes:
-    """Return the recording as compressed JSON."""
-    return zlib.compress(_encoder.encode(recording))
-
-
-def decode_recording(stored: bytes) -> Recording:
-    """Return the stored recording. Raises RequestError if the bytes are none."""
-    inflater = zlib.decompressobj()
-    try:
-        text = inflater.decompress(stored, _MOST_JSON_BYTES)
-        if not inflater.eof:
-            raise RequestError("the stored recording is cut off, or longer than a recording can be")
-        return _decoder.decode(text)
-    except (zlib.error, msgspec.DecodeError) as error:
-        raise RequestError(f"the stored recording cannot be read: {error}", hint="Record it again.") from error

@@ -5,6 +5,7 @@ from itertools import count
 
 import pytest
 
+from indb_tensile.catalog.stored_recordings import decode_recording, encode_recording
 from indb_tensile.device.device import Ticket
 from indb_tensile.errors import RequestError
 from indb_tensile.executor.run.iteration_recorder import IterationRecorder
@@ -14,8 +15,6 @@ from indb_tensile.scheduler.rewrite import effective
 from indb_tensile.scheduler.timing.recorded_iterations import (
     PauseKind,
     Recording,
-    decode_recording,
-    encode_recording,
 )
 from indb_tensile.scheduler.timing.simulate import EventKind
 from tests.device.memory_device import MemoryDevice
