@@ -1,6 +1,6 @@
 // The owners of the regions of the device's memory, one word per region. ledger_layout.hpp explains the states of a
-// region and the round, in which jobs take turns with memory. Words change by compare-and-swap, except from `wiping` to
-// `free`, which is a plain store: only the controller changes a region in `wiping`.
+// region and the round, in which jobs take turns with memory. Words change by compare-and-swap, except from `wiping`
+// to `free`, which is a plain store: only the controller changes a region in `wiping`.
 #pragma once
 
 #include <cstdint>

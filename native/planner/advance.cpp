@@ -18,8 +18,8 @@ void leave_later(Move& move, Bytes size, std::vector<Bytes>& room, Index distanc
   while (move.free < latest && room[at(move.free % count)] >= size) room[at(move.free++ % count)] -= size;
 }
 
-// Moves a tensor's return to an earlier operator, and returns that operator. It is not before `previous`, at which the
-// tensor returns that is needed before this one. A tensor that is away when the iteration begins stays away then:
+// Moves a tensor's return to an earlier operator, and returns that operator. It is not before `previous`, at which
+// the tensor returns that is needed before this one. A tensor that is away when the iteration begins stays away then:
 // whether its host copy can be used again depends on that.
 Index return_earlier(Move& move, Bytes size, std::vector<Bytes>& room, Index distance, Index previous) {
   const auto count = static_cast<Index>(room.size());
@@ -58,8 +58,8 @@ bool Search::advance_all(const std::vector<Index>& distances) {
   return better;
 }
 
-// Returns the moves after a tensor's memory is taken up to `distance` operators before its need, and kept up to as many
-// operators after its use.
+// Returns the moves after a tensor's memory is taken up to `distance` operators before its need, and kept up to as
+// many operators after its use.
 std::vector<Move> Search::advanced(Index distance) const {
   std::vector<Move> moves = layout_.moves;
   const Bytes most = layout_.peak_bytes();
