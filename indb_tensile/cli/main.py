@@ -40,7 +40,7 @@ COMMANDS = {
         "embedded:up", "Start the embedded database and a controller, and create them first if necessary."
     ),
     "down": LazyCommand(
-        "embedded:down", "Stop the controller and the embedded database; models and queued jobs are kept."
+        "embedded:down", "Stop the controllers and the embedded database; models and queued jobs are kept."
     ),
     "init": LazyCommand(
         "administration:init",
@@ -161,7 +161,7 @@ COMMANDS = {
     ),
     "trace": LazyCommand(
         "trace_command:trace",
-        "Record the next iterations of running jobs, planned beside measured, as a trace for ui.perfetto.dev.",
+        "Record the next iterations of the running job JOB_ID, and write them as a trace for ui.perfetto.dev.",
     ),
     "graph": LazyCommand(
         "graph_commands:graph", "Write and read step graphs as JSON files, which `tensile plan --graph` plans."

@@ -78,7 +78,7 @@ def test_every_command_exists_and_has_a_help_text(name: str) -> None:
 
 # `bench` and `graph` pass their arguments on; the others print a document, lines of a log, or the name of a file.
 # `controller`, `service`, `psql`, `top` and `web` keep running.
-_TEXT_AND_GROUPS = ("bench", "graph", "logs", "model", "reference", "report")
+_TEXT_AND_GROUPS = ("bench", "graph", "logs", "model", "reference", "report", "trace")
 
 
 @pytest.mark.parametrize(
