@@ -90,7 +90,7 @@ _NO_SUCH_COLUMN = f"The columns are {_COLUMNS}."
                 'hyperparams: "loss" is "hubert"',
                 None,
                 '"loss" must be one of cross_entropy, focal, mse, mae, huber, poisson, quantile, '
-                "binary_cross_entropy, pinball.",
+                "binary_cross_entropy, pinball, reconstruction.",
             ),
         ),
         (
@@ -141,7 +141,10 @@ _NO_SUCH_COLUMN = f"The columns are {_COLUMNS}."
         (
             "target => 'species', task => 'guessing'",
             Refused(
-                "22023", 'unknown task "guessing"', None, "Known: classification, regression, multilabel, forecast."
+                "22023",
+                'unknown task "guessing"',
+                None,
+                "Known: classification, regression, multilabel, forecast, anomaly.",
             ),
         ),
         (
@@ -164,7 +167,7 @@ _NO_SUCH_COLUMN = f"The columns are {_COLUMNS}."
                 'unknown architecture "perceptron"',
                 None,
                 "Give a name (auto, mlp, cnn, resnet, vit, layers, tabm, residual_mlp, ft_transformer, "
-                "dcn, wide_and_deep, window_mlp, dlinear, tcn, window_lstm, pretrained, "
+                "dcn, wide_and_deep, autoencoder, window_mlp, dlinear, tcn, window_lstm, pretrained, "
                 "boosting, linear), a JSON object such as "
                 '{"type": "mlp", "hidden": [64, 64], "dropout": 0.1}, or a list of layers such as '
                 '[{"type": "linear", "out": 64}, {"type": "relu"}, {"type": "linear"}].',
