@@ -1,10 +1,10 @@
 """Check the whole service with a real database, from SQL and from clients of its own."""
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -386,18 +386,19 @@ def test_64_concurrent_clients_get_the_predictions_of_their_own_rows(
 ) -> None:
     rows = rows_of(database, "houses")
     expected = [p.value for p in houses.predictor.predict_rows(rows)]
-    barrier = threading.Barrier(64)
+    with contextlib.ExitStack() as stack:
+        # All are connected before the first asks, so that a connection that fails says why.
+        clients = [stack.enter_context(open_service.client()) for _ in range(64)]
 
-    def ask(number: int) -> list[float]:
-        with open_service.client() as client:
-            barrier.wait(DEADLINE_S)
+        def ask(number: int) -> list[float]:
             answers = [
-                client.ask("predict", version=houses.version, rows=[rows[(number + turn) % 60]]) for turn in range(5)
+                clients[number].ask("predict", version=houses.version, rows=[rows[(number + turn) % 60]])
+                for turn in range(5)
             ]
-        return [answer["result"]["values"][0] for answer in answers]
+            return [answer["result"]["values"][0] for answer in answers]
 
-    with ThreadPoolExecutor(64) as pool:
-        result = list(pool.map(ask, range(64)))
+        with ThreadPoolExecutor(64) as pool:
+            result = list(pool.map(ask, range(64)))
     for number, values in enumerate(result):
         assert values == pytest.approx([expected[(number + turn) % 60] for turn in range(5)], rel=1e-5)
     with open_service.client() as client:

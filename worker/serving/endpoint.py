@@ -15,7 +15,7 @@ from indb_tensile.errors import UnavailableError
 from .peer import user_name
 
 MAX_SOCKET_PATH_BYTES = 107  # sockaddr_un.sun_path has 108 bytes with its terminating zero
-_BACKLOG = 128
+BACKLOG = 1024  # connections that wait to be accepted; beyond it a connect fails at once
 
 
 class Endpoint:
@@ -58,7 +58,7 @@ class Endpoint:
         fresh.unlink(missing_ok=True)
         self.socket.bind(str(fresh))
         fresh.chmod(0o666)
-        self.socket.listen(_BACKLOG)
+        self.socket.listen(BACKLOG)
         inode = fresh.stat().st_ino
         fresh.rename(self.path)
         return inode

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 
 from indb_tensile.errors import InvariantError, TensileError
 
-from .endpoint import Endpoint
+from .endpoint import BACKLOG, Endpoint
 from .peer import peer_uid, user_name
 from .requests import failure
 from .service_frames import ProtocolError, RequestBuffer, frame
@@ -64,7 +64,10 @@ class Server:
     async def start(self) -> None:
         """Start to accept connections."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_unix_server(lambda: _Connection(self), sock=self._endpoint.socket)
+        # asyncio listens again, by default with a queue of 100.
+        self._server = await loop.create_unix_server(
+            lambda: _Connection(self), sock=self._endpoint.socket, backlog=BACKLOG
+        )
 
     async def stop(self, grace_s: float) -> None:
         """Stop accepting, wait up to `grace_s` for requests in progress, and close every connection."""
