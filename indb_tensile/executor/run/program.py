@@ -22,6 +22,7 @@ from indb_tensile.executor.capture.aten import entry_point
 from indb_tensile.executor.capture.record import Call, Ref, Runtime, refs
 from indb_tensile.executor.capture.step_capture import CapturedStep, StepKind
 from indb_tensile.executor.run.joint_updates import joint_updates
+from indb_tensile.executor.run.program_constants import ProgramConstants
 from indb_tensile.executor.run.state import State
 from indb_tensile.executor.run.timeline import Boundary, Timeline, UnrolledSwap, unroll
 from indb_tensile.executor.run.trainer_lanes import Lanes
@@ -106,7 +107,7 @@ def compile_program(
     cache = PlanCache()
     timeline = unroll(step.graph, plan, cache)
     wiring = assign_variables(step, plan, timeline.home, cache)
-    constants = _Constants()
+    constants = ProgramConstants()
     plain, timed = (
         _Writer(step, plan, timeline, wiring, constants, timed=timed, located=located, on_host=on_host, gated=gated)
         for timed in (False, True)
@@ -260,21 +261,6 @@ def _views(step: CapturedStep) -> tuple[Call, ...]:
     return tuple({id(call): call for call in step.views.values()}.values())
 
 
-class _Constants:
-    """The arguments of calls that are no text. Both variants of a program name the same argument alike."""
-
-    def __init__(self) -> None:
-        self._numbered: dict[int, tuple[int, Any]] = {}  # by identity, as arguments need not be hashable
-
-    def name_of(self, value: Any) -> str:
-        """Return the name that the value has in the program's scope."""
-        return f"c{self._numbered.setdefault(id(value), (len(self._numbered), value))[0]}"
-
-    def values(self) -> tuple[Any, ...]:
-        """Return the values in the order of their numbers."""
-        return tuple(value for _, value in self._numbered.values())
-
-
 class _Writer:
     """Writes one variant, line by line. Arguments that are no text are added to `constants`."""
 
@@ -284,7 +270,7 @@ class _Writer:
         plan: Plan,
         timeline: Timeline,
         wiring: VariableAssignment,
-        constants: _Constants,
+        constants: ProgramConstants,
         *,
         timed: bool,
         located: bool,
