@@ -36,12 +36,13 @@ def without_numbers(
     A number of 0 is kept: a weight decay needs scratch memory in some updates, and no weight decay needs none.
     """
     if target is DROPOUT and 0.0 < args[RATE_AT] < 1.0:
-        return _replaced(args, RATE_AT, 0.5), kwargs
+        return replaced(args, RATE_AT, 0.5), kwargs
     if target is DROPOUT_BACKWARD and args[SCALE_AT] > 1.0:
-        return _replaced(args, SCALE_AT, 2.0), kwargs
+        return replaced(args, SCALE_AT, 2.0), kwargs
     names = UPDATE_NUMBERS.get(target, ())
     return args, kwargs | {name: 1.0 for name in names if kwargs.get(name)}
 
 
-def _replaced(args: tuple[Any, ...], position: int, value: float) -> tuple[Any, ...]:
+def replaced(args: tuple[Any, ...], position: int, value: Any) -> tuple[Any, ...]:
+    """Return the arguments with this value at the position."""
     return (*args[:position], value, *args[position + 1 :])

@@ -17,6 +17,7 @@ from indb_tensile.executor.capture.number_arguments import (
     RATE_AT,
     SCALE_AT,
     UPDATE_NUMBERS,
+    replaced,
 )
 from indb_tensile.executor.capture.optimizer import OptimizerSettings
 from indb_tensile.executor.capture.record import Call, Ref
@@ -113,7 +114,7 @@ def _with_numbers(
 
 def _at(call: Call, position: int, values: Mapping[float, float]) -> Call:
     value = call.args[position]
-    return replace(call, args=(*call.args[:position], values.get(value, value), *call.args[position + 1 :]))
+    return replace(call, args=replaced(call.args, position, values.get(value, value)))
 
 
 def _setting(name: str, call: Call, optimizer: OptimizerSettings, step: CapturedStep) -> Any:
