@@ -17,10 +17,12 @@ from torch import Tensor, nn
 from indb_tensile.errors import RequestError
 from indb_tensile.learning.layers import ACTIVATION_MODULES
 
-# The default code, chosen by `bench anomalies`: a wider one reconstructs anomalies too.
+# The code is the narrowest layer of the autoencoder. Its default width was chosen by `bench anomalies`: a wider code
+# also reconstructs anomalies. It has a unit for each 32 numbers of a row, at least two for rows of more than 8
+# numbers, and at most 16.
 _LARGEST_CODE = 16
-_NARROW = 8  # numbers of a row up to which the code is one number, and two above it
-_NUMBERS_OF_CODE = 32  # of which each gets another number of the code
+_NARROW = 8
+_NUMBERS_OF_CODE = 32
 
 
 class Autoencoder(nn.Module):

@@ -19,7 +19,7 @@ from indb_tensile.config import GIB
 
 COLD = "cold"
 _COLD_BYTES = 2 * GIB  # more than any training of a mix needs
-_SPARE = 1.25  # factor of a memory that limits nothing, so that a plan can be placed despite gaps
+_SPARE = 1.25  # ample memory divided by the largest need, so that a plan fits despite gaps between its tensors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
