@@ -17,14 +17,29 @@ from tests.nightly import few_examples
 from .job_demands import MIB, MS, first_fit, in_turns, left_over, set_forecasts
 
 _NO_CONTENTION = Contention(points=((1, 1.0), (8, 1.0)))
+_ROUNDING = 1e-9
 
 
 @given(forecasts=set_forecasts(7))
-def test_neither_turns_nor_first_fit_end_earlier_and_have_a_lower_antt(forecasts: SetForecasts) -> None:
+def test_neither_turns_nor_first_fit_end_earlier_and_have_a_lower_antt_than_the_foretold_schedule(
+    forecasts: SetForecasts,
+) -> None:
+    choice = choose_starts(forecasts, 0)
+    jobs = len(forecasts.demands)
+    for rival in (in_turns(forecasts), first_fit(forecasts)):
+        earlier = rival.now_ns < choice.makespan_ns * (1 - _ROUNDING)
+        assert not (earlier and rival.turnaround / jobs < choice.antt * (1 - _ROUNDING))
+
+
+@given(forecasts=set_forecasts(7))
+def test_neither_rival_is_better_in_both_if_the_choice_is_made_again_at_each_end(forecasts: SetForecasts) -> None:
+    # Each choice may give up a makespan of this part for a lower ANTT. A later choice may find an earlier end and take
+    # it at the cost of that ANTT, so a rival can be better in both by less than that.
+    band = 0.02
     chosen = _run(forecasts)
     for rival in (in_turns(forecasts), first_fit(forecasts)):
-        both = rival.now_ns < 0.999 * chosen.now_ns and rival.turnaround < 0.999 * chosen.turnaround
-        assert not both
+        earlier = rival.now_ns < (1 - band) * chosen.now_ns
+        assert not (earlier and rival.turnaround < (1 - band) * chosen.turnaround)
 
 
 @given(forecasts=set_forecasts(5))
