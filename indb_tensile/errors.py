@@ -57,9 +57,16 @@ class PrivilegeError(RequestError):
 
 
 class MemoryLimitError(RequestError):
-    """No plan of the job fits into the memory that the job may use."""
+    """No plan of the job fits into the memory that the job may use.
+
+    `needs_bytes` is the least budget of a device that could hold the job, if nothing else bounds its memory.
+    """
 
     sqlstate = "53200"  # out_of_memory
+
+    def __init__(self, message: str, *, detail: str = "", hint: str = "", needs_bytes: int | None = None) -> None:
+        super().__init__(message, detail=detail, hint=hint)
+        self.needs_bytes = needs_bytes
 
 
 class HostMemoryError(TensileError):

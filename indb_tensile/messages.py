@@ -197,7 +197,8 @@ class Failed(Message, frozen=True, kw_only=True):
 
     `retry` is true if the request did not cause the fault, so another attempt may succeed. `lost` is true if the
     device is gone, or if this process has lost access to it, so that no job can continue on it. `blame` says whether
-    a transient fault is the job's own.
+    a transient fault is the job's own. `needs_bytes` is the budget of a device that could hold the job, if this one
+    is too small.
     """
 
     job: JobId
@@ -208,6 +209,7 @@ class Failed(Message, frozen=True, kw_only=True):
     retry: bool = False
     lost: bool = False
     blame: Blame = Blame.JOB
+    needs_bytes: int | None = None
 
 
 AnyMessage = (

@@ -392,6 +392,7 @@ create table tensile.jobs (
   search_id bigint,
   init_version_id bigint,
   version_id bigint,  -- no foreign key: deleting a version would lock its job's row, which users may lock too
+  needs_bytes bigint,
   constraint jobs_spec_names_the_model check (spec ->> 'model' is not distinct from model_name),
   constraint jobs_spec_names_the_relation check (
     spec #>> '{relation,oid}' is not distinct from relation_oid::text
@@ -505,6 +506,9 @@ comment on column tensile.jobs.init_version_id is
   'version whose weights the training starts from, chosen at the first start, so that a later attempt starts from the '
   'same; null without init_from';
 comment on column tensile.jobs.version_id is 'version that the job published, which may have been deleted since';
+comment on column tensile.jobs.needs_bytes is
+  'least budget of a device that could hold the job, known once a device was too small for it; as long as a living '
+  'controller has such a device, no other one claims the job';
 
 create table tensile.awaited_jobs (
   job_id bigint not null references tensile.jobs on delete cascade,

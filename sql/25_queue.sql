@@ -48,7 +48,7 @@ $$;
 comment on function tensile.work_left() is
   'returns for each worker the seconds until its present jobs are done, about, and whether it would claim another job now';
 
-create function tensile.better_worker(worker bigint) returns bigint
+create function tensile.better_worker(worker bigint, needs_bytes bigint default null) returns bigint
   language sql stable
   set search_path = pg_catalog, pg_temp
 as $$
@@ -58,10 +58,42 @@ as $$
       on other.worker_id <> mine.worker_id and other.accepts
      and other.work_s + greatest(1, mine.work_s / 10) <= mine.work_s  -- a margin, as forecasts are not exact
    where mine.worker_id = better_worker.worker
+     and (better_worker.needs_bytes is null
+          or better_worker.needs_bytes <= (select d.budget_bytes from tensile.devices as d
+                                            where d.worker_id = other.worker_id))
    order by other.work_s, other.worker_id limit 1
 $$;
-comment on function tensile.better_worker(bigint) is
-  'returns the worker that would be done with one more job earlier than this worker, by a margin; null if there is none';
+comment on function tensile.better_worker(bigint, bigint) is
+  'returns the worker that would be done with one more job earlier than this worker, by a margin, among those whose '
+  'device could hold a job of this need; null if there is none';
+
+-- A job that is handed over costs the other device some seconds, to read the table and to capture the step.
+create function tensile.idle_budget(worker bigint) returns bigint
+  language sql stable
+  set search_path = pg_catalog, pg_temp
+as $$
+  select max(d.budget_bytes)
+    from tensile.work_left() as mine
+    join tensile.work_left() as other on other.worker_id <> mine.worker_id and other.accepts
+    join tensile.devices as d on d.worker_id = other.worker_id
+   where mine.worker_id = idle_budget.worker and mine.work_s > 10
+     and not exists (select from tensile.jobs as j where j.worker_id = other.worker_id)
+$$;
+comment on function tensile.idle_budget(bigint) is
+  'returns the largest budget of another worker that would claim a job and has none, if this worker has work for more '
+  'than ten seconds; null if there is none';
+
+-- A controller that restarts is a new worker. A job that only its device can hold must not fail meanwhile.
+create function tensile.largest_budget() returns bigint
+  language sql stable
+  set search_path = pg_catalog, pg_temp
+as $$
+  select max(d.budget_bytes) from tensile.workers as w join tensile.devices as d on d.worker_id = w.worker_id
+   where w.version = tensile.catalog_version()
+     and w.heartbeat_at > now() - greatest(make_interval(secs => w.lease_s), interval '2 minutes')
+$$;
+comment on function tensile.largest_budget() is
+  'returns the largest budget of a device whose controller has sent a heartbeat in the last two minutes';
 
 -- The enable_… settings make the planner find the next job by walking an index in its order, and not by sorting the
 -- whole queue. The statistics of a queue are always out of date, so the planner must not decide by them.
@@ -71,6 +103,9 @@ comment on function tensile.better_worker(bigint) is
 -- neither on the number of queued jobs nor on the number of jobs that are passed over.
 --
 -- A job whose owner may no longer train is never handed out: all queued jobs of that role fail, in portions of 1000.
+--
+-- A job that was too large for one device is left to the controllers that could hold it. When the last of them has gone,
+-- another one claims it, and it fails there, with the reason.
 --
 -- With `defers` the worker leaves the job to a better worker (tensile.better_worker()), and gets the queued row as it is,
 -- unless it has waited long enough for another worker to claim the job `waited_for`.
@@ -89,6 +124,10 @@ declare
   skipped_owners oid[] := claim_job.passed_over || tensile.owners_at_limit(0);
   next_owner oid;
   next_job bigint;
+  needs bigint;
+  own_budget constant bigint := coalesce((select d.budget_bytes from tensile.devices as d
+                                           where d.worker_id = claim_job.worker), 0);
+  most constant bigint := coalesce(tensile.largest_budget(), 0);
 begin
   -- A controller of another version could train the job and not publish it.
   if not exists (select from tensile.workers as w
@@ -98,10 +137,11 @@ begin
   for portion in 1..5 loop
     next_job := null;
     for next_owner in select h.owner_oid from tensile.queue_heads(skipped_owners) as h loop
-      select q.job_id into next_job from tensile.jobs as q
+      select q.job_id, q.needs_bytes into next_job, needs from tensile.jobs as q
        where q.owner_oid >= next_owner and q.owner_oid <= next_owner  -- see tensile.queue_heads()
          and q.state = 'queued' and not q.pause_requested and not q.awaits_jobs
          and (q.not_before is null or q.not_before <= now())
+         and (q.needs_bytes is null or q.needs_bytes <= own_budget or q.needs_bytes > most)
          and q.installation = (select tensile.installation())
        order by q.owner_oid, q.priority desc, q.job_id
          for update skip locked limit 1;
@@ -143,7 +183,7 @@ begin
       return;
     end if;
   end if;
-  if defers and next_job is distinct from waited_for and tensile.better_worker(claim_job.worker) is not null then
+  if defers and next_job is distinct from waited_for and tensile.better_worker(claim_job.worker, needs) is not null then
     return query select j.* from tensile.jobs as j where j.job_id = next_job;
     return;
   end if;
@@ -444,6 +484,6 @@ create trigger jobs_changed after update on tensile.jobs
   for each statement execute function tensile.record_job_changes();
 
 revoke execute on function tensile.may_train(oid), tensile.why_not_trained(oid, name), tensile.claim_job(bigint, oid[], boolean, bigint),
-  tensile.work_left(), tensile.better_worker(bigint), tensile.back_off(integer), tensile.after_interruption(tensile.jobs, text, text, timestamptz, double precision),
+  tensile.work_left(), tensile.better_worker(bigint, bigint), tensile.idle_budget(bigint), tensile.largest_budget(), tensile.back_off(integer), tensile.after_interruption(tensile.jobs, text, text, timestamptz, double precision),
   tensile.cancel_queued_job(), tensile.spec_fault(jsonb), tensile.check_request(), tensile.notify_enqueued(),
   tensile.record_job_changes() from public;

@@ -190,12 +190,12 @@ create policy artifacts_administered on tensile.artifacts for select to tensile_
 grant select on all tables in schema tensile to tensile_worker;
 grant usage on sequence tensile.claim_seq to tensile_worker;
 grant execute on function tensile.back_off(integer), tensile.claim_job(bigint, oid[], boolean, bigint),
-  tensile.work_left(), tensile.better_worker(bigint),
+  tensile.work_left(), tensile.better_worker(bigint, bigint), tensile.idle_budget(bigint), tensile.largest_budget(),
   tensile.after_interruption(tensile.jobs, text, text, timestamptz, double precision), tensile.may_train(oid),
   tensile.why_not_trained(oid, name) to tensile_worker;
 grant update (state, phase, attempt, faults, interruptions, interrupted, progress_at, last_death_phase, threads, claim,
   worker_id, cancel_requested, waits_for, error_sqlstate, error_message, error_detail, error_hint, not_before,
-  started_at, finished_at, version_id, awaits_jobs, init_version_id) on tensile.jobs to tensile_worker;
+  started_at, finished_at, version_id, awaits_jobs, init_version_id, needs_bytes) on tensile.jobs to tensile_worker;
 grant insert, update, delete on tensile.workers, tensile.devices, tensile.device_jobs, tensile.job_progress,
   tensile.metrics, tensile.checkpoints, tensile.checkpoint_chunks, tensile.artifacts, tensile.graphs,
   tensile.op_latency, tensile.op_descriptions, tensile.predictors, tensile.plans, tensile.job_sets,

@@ -23,6 +23,7 @@ from indb_tensile.errors import (
     DeviceLostError,
     HeldTrialError,
     LostClaimError,
+    MemoryLimitError,
     NoRoomToParkError,
     OutgrownMemoryError,
     RequestError,
@@ -125,6 +126,7 @@ def _report(link: TrainerLink, job: JobId, error: TensileError, blame: Blame = B
                 retry=not isinstance(error, RequestError),
                 lost=isinstance(error, DeviceLostError),
                 blame=blame,
+                needs_bytes=error.needs_bytes if isinstance(error, MemoryLimitError) else None,
             )
         )
 

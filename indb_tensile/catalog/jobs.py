@@ -31,7 +31,8 @@ class HeartbeatReply:
     longer belong to it. `strays` are jobs that the worker has claimed and did not send: a connection that breaks
     between a commit and its answer leaves such claims. `paused` are the worker's jobs that their owners have paused;
     None if that could not be read. `priorities` has the worker's jobs, unless they could not be read. `version`
-    is the catalog's version, which an upgrade may have changed since the worker started.
+    is the catalog's version, which an upgrade may have changed since the worker started. `idle_bytes` is the largest
+    budget of another worker that has no job, if this one is busy for a while and has several.
     """
 
     cancelled: tuple[JobId, ...]
@@ -41,6 +42,7 @@ class HeartbeatReply:
     paused: tuple[JobId, ...] | None = ()
     priorities: Mapping[JobId, int] = field(default_factory=dict)
     version: str = VERSION
+    idle_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,7 +195,7 @@ def beat(
         alive = connection.execute(query("renew_lease"), {"worker": worker}).fetchone() is not None
         return HeartbeatReply(alive=alive, cancelled=(), lost=(), paused=None)
     assert row is not None
-    alive, cancelled, lost, stray_jobs, stray_claims, version, paused, mine, priorities = row
+    alive, cancelled, lost, stray_jobs, stray_claims, version, paused, mine, priorities, idle_bytes = row
     strays = () if claims is None else tuple(zip(stray_jobs, stray_claims, strict=True))
     return HeartbeatReply(
         alive=alive,
@@ -203,6 +205,7 @@ def beat(
         paused=tuple(paused),
         priorities=dict(zip(mine, priorities, strict=True)),
         version=version,
+        idle_bytes=idle_bytes,
     )
 
 
@@ -305,6 +308,17 @@ def report_progress(connection: Connection, job: JobId, claim: ClaimToken, progr
 def fail(connection: Connection, job: JobId, claim: ClaimToken, error: TensileError) -> JobState:
     """End the job with this error, without another attempt. Returns its state: failed, or cancelled on request."""
     return JobState(guarded(connection, "fail", job, claim, **_error_columns(error)))
+
+
+def leave_to_larger(
+    connection: Connection, job: JobId, claim: ClaimToken, error: TensileError, needs_bytes: int
+) -> JobState:
+    """End the job with this error, unless the device of another worker has a budget of `needs_bytes`.
+
+    Then the job goes back into the queue, and only such workers claim it. Returns the state that the job has now.
+    """
+    values = _error_columns(error)
+    return JobState(guarded(connection, "leave_to_larger", job, claim, **values, needs_bytes=needs_bytes))
 
 
 def interrupt(

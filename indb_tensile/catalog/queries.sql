@@ -92,7 +92,8 @@ select exists (select from renewed),
        tensile.catalog_version(),
        array(select m.job_id from mine as m where m.pause_requested order by m.job_id),
        array(select m.job_id from mine as m order by m.job_id),
-       array(select m.priority from mine as m order by m.job_id)
+       array(select m.priority from mine as m order by m.job_id),
+       case when cardinality(%(jobs)s::bigint[]) > 1 then tensile.idle_budget(%(worker)s) end
 
 -- renew_lease --
 update tensile.workers set heartbeat_at = now(), beats = beats + 1
@@ -312,6 +313,32 @@ update tensile.jobs
        error_sqlstate = %(sqlstate)s, error_message = %(message)s, error_detail = %(detail)s, error_hint = %(hint)s
  where job_id = %(job)s and claim = %(claim)s and state in ('starting', 'running')
 returning state::text
+
+-- leave_to_larger --
+-- Puts a job that is too large for the worker's device back into the queue, if the device of another worker could hold
+-- it; else ends it.
+with mine as (
+  select j.job_id, not j.cancel_requested and tensile.largest_budget() >= %(needs_bytes)s as stays
+    from tensile.jobs as j
+   where j.job_id = %(job)s and j.claim = %(claim)s and j.state in ('starting', 'running')
+     for update
+), events as (
+  insert into tensile.job_events (job_id, kind, detail)
+  select job_id, 'requeued', jsonb_build_object('reason', %(message)s::text) from mine where stays
+)
+update tensile.jobs as j
+   set state = case when mine.stays then 'queued' when j.cancel_requested then 'cancelled'
+                    else 'failed' end::tensile.job_state,
+       needs_bytes = %(needs_bytes)s, phase = null, worker_id = null, not_before = null,
+       waits_for = case when mine.stays then 'a larger device: ' || %(message)s end,
+       finished_at = case when not mine.stays then now() end,
+       error_sqlstate = case when not mine.stays then %(sqlstate)s end,
+       error_message = case when not mine.stays then %(message)s end,
+       error_detail = case when not mine.stays then %(detail)s end,
+       error_hint = case when not mine.stays then %(hint)s end
+  from mine
+ where j.job_id = mine.job_id and j.claim = %(claim)s and j.state in ('starting', 'running')
+returning j.state::text
 
 -- interrupt --
 -- Puts the job back into the queue with a pause, unless it has too many faults or interruptions, or is to be cancelled.

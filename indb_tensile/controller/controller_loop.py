@@ -72,6 +72,7 @@ from indb_tensile.scheduler.admission.events import (
     Exit,
     Failure,
     Holding,
+    IdleDevice,
     Overrun,
     Parking,
     PauseChange,
@@ -305,6 +306,8 @@ class Controller:
             self.fold(CancelRequest(job=job))
         for job in answer.beat.lost:
             self.fold(ClaimLoss(claim=answer.claims[job]))
+        if answer.beat.idle_bytes is not None or self._pool.idle_reports:
+            self.fold(IdleDevice(budget_bytes=answer.beat.idle_bytes))
         self._membership.give_back(answer.beat.strays, {m.job.claim for m in self._pool.members})
 
     def _lose_lease(self, reason: str) -> None:

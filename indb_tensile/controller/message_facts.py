@@ -83,7 +83,14 @@ def fact(trainer: TrainerId, message: Message) -> Event | None:  # noqa: C901 - 
             fault = Fault(
                 sqlstate=message.sqlstate, message=message.message, detail=message.detail, hint=message.hint
             )
-            return Failure(trainer=trainer, fault=fault, retry=message.retry, lost=message.lost, blame=message.blame)
+            return Failure(
+                trainer=trainer,
+                fault=fault,
+                retry=message.retry,
+                lost=message.lost,
+                blame=message.blame,
+                needs_bytes=message.needs_bytes,
+            )
         case Progressed(steps_left=steps_left):
             return None if steps_left is None else StepsLeft(trainer=trainer, steps_left=steps_left)
         case _:

@@ -309,6 +309,8 @@ class CatalogRecords:
     ) -> None:
         job, claim = writing.job, writing.claim
         match writing:
+            case FailJob(fault=fault, needs_bytes=int(needs_bytes)):
+                jobs.leave_to_larger(connection, job, claim, _as_error(fault), needs_bytes)
             case FailJob(fault=fault):
                 jobs.fail(connection, job, claim, _as_error(fault))
             case RequeueJob(reason=reason, blame=Blame.NOBODY):

@@ -70,6 +70,7 @@ class Requirements:
                 f"the network needs at least {needed} of device memory, more than {bound} of {device}",
                 detail="Its largest parameter and the gradient of this parameter must be on the device together.",
                 hint=_hint(room),
+                needs_bytes=None if room.limited else self.update_bytes,
             )
         if self.state_bytes > room.device_bytes + room.host_pool_bytes:
             raise MemoryLimitError(
@@ -77,6 +78,7 @@ class Requirements:
                 f"{size(room.device_bytes)} and the host pool of {size(room.host_pool_bytes)} together",
                 detail="Tensors that are not on the device between two iterations must be in the host pool.",
                 hint=_hint(room, "or a larger host pool (TENSILE_HOST_POOL_BYTES)"),
+                needs_bytes=None if room.limited else self.state_bytes - room.host_pool_bytes,
             )
         if self.weights_bytes > room.host_bytes:
             weights, host = compared(self.weights_bytes, room.host_bytes)

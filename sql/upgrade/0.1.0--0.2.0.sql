@@ -165,7 +165,8 @@ alter table tensile.jobs
   add column awaits_jobs boolean not null default false,
   add column retry_of bigint,
   add column search_id bigint,
-  add column init_version_id bigint;
+  add column init_version_id bigint,
+  add column needs_bytes bigint;
 
 create table tensile.awaited_jobs (
   job_id bigint not null references tensile.jobs on delete cascade,

@@ -8,7 +8,8 @@ import pytest
 
 from indb_tensile.catalog import jobs
 from indb_tensile.catalog.jobs import DeferredJob
-from indb_tensile.job import ClaimedJob, JobId, WorkerId
+from indb_tensile.errors import MemoryLimitError
+from indb_tensile.job import ClaimedJob, JobId, JobState, WorkerId
 from tests.catalog.enqueue import claim, enqueue, register
 from tests.conftest import Database
 from tests.nightly import nightly_unless
@@ -164,3 +165,105 @@ def test_eight_claimers_that_defer_to_each_other_claim_each_job_once_and_leave_n
     for thread in threads:
         thread.join()
     assert sorted(job for mine in claimed for job in mine) == expected
+
+
+def give_budget(connection: psycopg.Connection, worker: WorkerId, budget_bytes: int) -> None:
+    connection.execute(
+        "insert into tensile.devices (worker_id, kind, capacity_bytes, budget_bytes) values (%s, 'cpu', %s, %s)",
+        (worker, budget_bytes, budget_bytes),
+    )
+
+
+def test_job_that_is_too_large_for_a_device_is_left_to_a_larger_one(connection: psycopg.Connection) -> None:
+    small, large = register(connection), register(connection)
+    give_budget(connection, small, 1000)
+    give_budget(connection, large, 2000)
+    job = enqueue(connection)
+    claimed = claim(connection, small)
+    error = MemoryLimitError(f"job {job} needs at least 1.5 kB of device memory")
+    assert jobs.leave_to_larger(connection, job, claimed.claim, error, 1500) is JobState.QUEUED
+    assert connection.execute(
+        "select waits_for, error_message, faults, not_before from tensile.jobs where job_id = %s", (job,)
+    ).fetchone() == (f"a larger device: job {job} needs at least 1.5 kB of device memory", None, 0, None)
+    assert connection.execute(
+        "select detail ->> 'reason' from tensile.job_events where job_id = %s and kind = 'requeued'", (job,)
+    ).fetchone() == (f"job {job} needs at least 1.5 kB of device memory",)
+
+    later = enqueue(connection)
+    assert claim(connection, small).job == later, "other jobs are claimed past it"
+    assert jobs.claim_job(connection, small) is None
+    start(connection, large, 100.0)  # it claims the large job
+    assert connection.execute("select worker_id from tensile.jobs where job_id = %s", (job,)).fetchone() == (large,)
+
+
+def test_job_that_no_device_can_hold_fails_with_its_reason(connection: psycopg.Connection) -> None:
+    small, large = register(connection), register(connection)
+    give_budget(connection, small, 1000)
+    give_budget(connection, large, 2000)
+    error = MemoryLimitError("it needs too much", hint="Use less.")
+    enqueue(connection)
+    claimed = claim(connection, small)
+    assert jobs.leave_to_larger(connection, claimed.job, claimed.claim, error, 2001) is JobState.FAILED
+    assert connection.execute(
+        "select error_sqlstate, error_message, error_hint, waits_for, needs_bytes from tensile.jobs"
+        " where job_id = %s",
+        (claimed.job,),
+    ).fetchone() == ("53200", "it needs too much", "Use less.", None, 2001)
+
+
+def test_job_waits_for_a_larger_device_that_restarts_and_not_for_one_that_is_gone(
+    connection: psycopg.Connection,
+) -> None:
+    small, large = register(connection), register(connection)
+    give_budget(connection, small, 1000)
+    give_budget(connection, large, 2000)
+    job = enqueue(connection)
+    claimed = claim(connection, small)
+    jobs.leave_to_larger(connection, job, claimed.claim, MemoryLimitError("it needs too much"), 1500)
+    jobs.leave(connection, large)
+    assert jobs.claim_job(connection, small) is None
+    connection.execute(
+        "update tensile.workers set heartbeat_at = now() - interval '3 minutes' where worker_id = %s", (large,)
+    )
+    assert claim(connection, small).job == job, "it fails there, with the reason"
+
+
+def test_cancelled_job_that_is_too_large_stays_cancelled(connection: psycopg.Connection) -> None:
+    small, large = register(connection), register(connection)
+    give_budget(connection, large, 2000)
+    job = enqueue(connection)
+    claimed = claim(connection, small)
+    connection.execute("update tensile.jobs set cancel_requested = true where job_id = %s", (job,))
+    error = MemoryLimitError("it needs too much")
+    assert jobs.leave_to_larger(connection, job, claimed.claim, error, 1500) is JobState.CANCELLED
+
+
+def test_large_job_is_not_left_to_a_device_with_less_work_that_cannot_hold_it(connection: psycopg.Connection) -> None:
+    large, small = register(connection), register(connection)
+    give_budget(connection, large, 2000)
+    give_budget(connection, small, 1000)
+    start(connection, large, 100.0)
+    job = enqueue(connection)
+    connection.execute("update tensile.jobs set needs_bytes = 1500 where job_id = %s", (job,))
+    claimed = jobs.claim_job(connection, large, defers=True)
+    assert isinstance(claimed, ClaimedJob)
+    assert claimed.job == job
+
+
+def test_heartbeat_of_a_busy_worker_tells_of_an_idle_device(connection: psycopg.Connection) -> None:
+    busy, idle = register(connection), register(connection)
+    give_budget(connection, idle, 2000)
+    start(connection, busy, 100.0)
+    enqueue(connection)
+    waiting = claim(connection, busy)
+    held = {row[0]: row[1] for row in connection.execute("select job_id, claim from tensile.jobs where claim > 0")}
+    assert jobs.beat(connection, busy, held).idle_bytes == 2000
+    assert jobs.beat(connection, busy, {waiting.job: waiting.claim}).idle_bytes is None, "it has no other job"
+    connection.execute("update tensile.job_progress set eta = now()")
+    connection.execute("update tensile.jobs set pause_requested = true where job_id = %s", (waiting.job,))
+    assert jobs.beat(connection, busy, held).idle_bytes is None, "its work is done in a moment"
+    connection.execute("update tensile.job_progress set eta = now() + interval '100 seconds'")
+    assert jobs.beat(connection, busy, held).idle_bytes == 2000
+    enqueue(connection)
+    claim(connection, idle)
+    assert jobs.beat(connection, busy, held).idle_bytes is None, "the other device has a job"

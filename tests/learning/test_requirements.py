@@ -156,3 +156,19 @@ def test_a_refusal_allocates_no_memory() -> None:
     message, grown_mib = done.stdout.splitlines()
     assert message == "the network needs at least 2.98 GB of device memory, more than the budget of 600.0 MB"
     assert int(grown_mib) < 100
+
+
+@pytest.mark.parametrize(
+    ("bounds", "needs_bytes"),
+    [
+        ({"device_bytes": 10 * MIB - 1}, 10 * MIB),
+        ({"device_bytes": 8 * MIB, "limited": True}, None),
+        ({"device_bytes": 40 * MIB, "host_pool_bytes": 49 * MIB}, 41 * MIB),
+        ({"device_bytes": 40 * MIB, "host_pool_bytes": 49 * MIB, "limited": True}, None),
+        ({"host_bytes": 29 * MIB, "free_bytes": 5 * MIB}, None),
+    ],
+)
+def test_refusal_names_the_budget_of_a_device_that_would_do(bounds: dict[str, Any], needs_bytes: int | None) -> None:
+    with pytest.raises(MemoryLimitError) as caught:
+        NEEDED.check(available(**bounds))
+    assert caught.value.needs_bytes == needs_bytes

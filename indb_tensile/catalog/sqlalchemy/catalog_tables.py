@@ -230,6 +230,7 @@ jobs = Table(
     Column("search_id", BigInteger),
     Column("init_version_id", BigInteger),
     Column("version_id", BigInteger),
+    Column("needs_bytes", BigInteger),
 )
 
 awaited_jobs = Table(

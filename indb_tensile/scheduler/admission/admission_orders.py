@@ -145,11 +145,15 @@ class AskPlanner:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailJob:
-    """Write that the job failed, and why."""
+    """Write that the job failed, and why.
+
+    With `needs_bytes` it goes back into the queue instead, if another controller has a budget of so many bytes.
+    """
 
     job: JobId
     claim: ClaimToken
     fault: Fault
+    needs_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

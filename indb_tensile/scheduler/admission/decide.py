@@ -56,6 +56,7 @@ from indb_tensile.scheduler.admission.events import (
     Failure,
     Finish,
     Holding,
+    IdleDevice,
     Measurement,
     Misplacement,
     Overrun,
@@ -74,6 +75,7 @@ from indb_tensile.scheduler.admission.events import (
 )
 from indb_tensile.scheduler.admission.exit_outcome import outcome_of
 from indb_tensile.scheduler.admission.fair_turns import begin_turn, credit, enter
+from indb_tensile.scheduler.admission.idle_devices import hand_over
 from indb_tensile.scheduler.admission.measurements import measured, note_change
 from indb_tensile.scheduler.admission.memory_correction import correct_memory, place_again
 from indb_tensile.scheduler.admission.oversized_job import least_limit
@@ -188,6 +190,8 @@ def _fold(decision: Decision, event: Event) -> None:  # noqa: C901 - a table: on
             decision.plan_anew(PlanReason.BUDGET)
         case PlacesChange(max_jobs=max_jobs):
             decision.pool = replace(decision.pool, max_jobs=max_jobs)
+        case IdleDevice(budget_bytes=budget_bytes):
+            hand_over(decision, budget_bytes)
         case Answered():
             decision.pool = replace(decision.pool, asked=False)
         case QueueChange():
@@ -321,7 +325,7 @@ def _failed(decision: Decision, failure: Failure) -> None:
     member = decision.pool.of_trainer(failure.trainer)
     if member is None or member.stage is JobStage.ENDING:
         return
-    outcome: Outcome = Broken(fault=failure.fault)
+    outcome: Outcome = Broken(fault=failure.fault, needs_bytes=failure.needs_bytes)
     if failure.retry:
         outcome = Interrupted(reason=failure.fault.message, blame=failure.blame, fault=failure.fault)
     if failure.retry and failure.lost:
@@ -430,8 +434,8 @@ def _settle(decision: Decision, member: Member) -> None:
     """Write the outcome of the job, unless it is already written or no longer ours to write."""
     job, claim = member.job.job, member.job.claim
     match member.outcome:
-        case Broken(fault=fault):
-            decision.order(FailJob(job=job, claim=claim, fault=fault))
+        case Broken(fault=fault, needs_bytes=needs_bytes):
+            decision.order(FailJob(job=job, claim=claim, fault=fault, needs_bytes=needs_bytes))
         case Interrupted(reason=reason, blame=blame, fault=fault, waits_for=waits_for):
             decision.order(
                 RequeueJob(job=job, claim=claim, reason=reason, blame=blame, fault=fault, waits_for=waits_for)

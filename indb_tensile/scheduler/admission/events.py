@@ -152,7 +152,8 @@ class Failure:
     """The trainer cannot continue its job. With `retry` another attempt may succeed, with `lost` only on a working
     device.
 
-    `blame` says whether a failure that may be retried is the job's own fault.
+    `blame` says whether a failure that may be retried is the job's own fault. A device with a budget of `needs_bytes`
+    could hold the job.
     """
 
     trainer: TrainerId
@@ -160,6 +161,7 @@ class Failure:
     retry: bool = False
     lost: bool = False
     blame: Blame = Blame.JOB
+    needs_bytes: int | None = None
 
 
 class ExitCause(StrEnum):
@@ -240,6 +242,16 @@ class PlacesChange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class IdleDevice:
+    """Another controller has had no job at this heartbeat, while this one is busy for a while. None: there is none.
+
+    `budget_bytes` is the largest budget of such a controller.
+    """
+
+    budget_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Answered:
     """The planner has answered the question of AskPlanner."""
 
@@ -290,6 +302,7 @@ Event = (
     | ClaimLoss
     | BudgetChange
     | PlacesChange
+    | IdleDevice
     | Answered
     | QueueChange
     | Tick

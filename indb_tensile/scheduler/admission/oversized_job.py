@@ -16,7 +16,10 @@ def least_limit(*limits_bytes: int | None) -> int | None:
 
 
 def too_large(decision: Decision, head: Member, infeasible: Infeasible) -> Outcome:
-    """Return the outcome of a job that does not fit any division of the budget."""
+    """Return the outcome of a job that does not fit any division of the budget.
+
+    If nothing but the budget is too small, a controller with a larger one may train the job.
+    """
     bound_bytes, bound, raise_it = min(
         (decision.pool.budget_bytes, "the budget", "give the controller a larger budget (TENSILE_BUDGET_BYTES)"),
         (_or_no_limit(head.job.spec.memory_limit_bytes), "its memory_limit", "raise memory_limit"),
@@ -35,7 +38,8 @@ def too_large(decision: Decision, head: Member, infeasible: Infeasible) -> Outco
         f"what stopped the planner: {infeasible.reason}.",
         hint=f"Use a smaller batch_size or a smaller network, or {raise_it}.",
     )
-    return Broken(fault=Fault.of(error))
+    needs_bytes = max(infeasible.needed_bytes, bound_bytes + 1) if bound == "the budget" else None
+    return Broken(fault=Fault.of(error), needs_bytes=needs_bytes)
 
 
 def _or_no_limit(limit_bytes: int | None) -> int:

@@ -79,9 +79,10 @@ class Succeeded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Broken:
-    """The job failed for good."""
+    """The job failed for good, unless another controller has a budget of `needs_bytes`."""
 
     fault: Fault
+    needs_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -280,6 +281,7 @@ class Pool:
     next_trainer: TrainerId = TrainerId(1)
     claiming: bool = False  # a claim is under way
     passed_over: frozenset[int] = frozenset()  # owners (oids) whose jobs the last claim left in the queue
+    idle_reports: int = 0  # heartbeats in a row at which another controller had no job
     queue_empty: bool = False  # the last claim returned no job; reset by the next tick or notification
     failed_starts: int = 0  # number of trainers in a row that died before they were ready
     spawn_pause_ticks: int = 0

@@ -28,6 +28,7 @@ from indb_tensile.scheduler.admission.events import (
     CancelRequest,
     Capture,
     Exit,
+    Failure,
     Finish,
     Holding,
     SpareReady,
@@ -156,6 +157,18 @@ def test_job_that_can_never_fit_fails_with_floor_budget_and_hint() -> None:
         hint="Use a smaller batch_size or a smaller network, "
         "or give the controller a larger budget (TENSILE_BUDGET_BYTES).",
     )
+    assert failed.needs_bytes == 5 * REGION, "a device with that budget may train it"
+
+
+def test_job_whose_trainer_finds_the_device_too_small_may_go_to_a_larger_one() -> None:
+    controller = FakeController(4)
+    trainer = controller.claim(job(1))
+    fault = Fault(sqlstate="53200", message="the network needs at least 5.0 MB of device memory")
+    controller.send(Failure(trainer=trainer, fault=fault, needs_bytes=5 * REGION))
+    orders = controller.send(Exit(trainer=trainer, code=0))
+    assert orders_of_type(orders, FailJob) == [
+        FailJob(job=JobId(1), claim=ClaimToken(1001), fault=fault, needs_bytes=5 * REGION)
+    ]
 
 
 def test_job_above_its_own_limit_fails_and_names_the_limit() -> None:
@@ -168,6 +181,7 @@ def test_job_above_its_own_limit_fails_and_names_the_limit() -> None:
         failed.fault.message == "job 1 needs at least 5.0 MB of device memory, more than its memory_limit of 3.0 MB"
     )
     assert "raise memory_limit" in failed.fault.hint
+    assert failed.needs_bytes is None, "no device is large enough"
 
 
 def test_job_is_planned_within_its_own_limit() -> None:

@@ -1,0 +1,53 @@
+"""Hand a waiting job over to a controller that has nothing to do.
+
+A controller claims more jobs than run at once, so that the next one is prepared when another ends. If a second
+controller comes, or is done with its own jobs, they would wait here while its device is idle. So the job that would
+start last goes back into the queue, where the other controller finds it: this one leaves it to a device with less
+work (tensile.better_worker). Each job is handed over at most once, and only before it has trained: its checkpoints
+may be files of this host.
+"""
+
+from dataclasses import replace
+
+from indb_tensile.job import Blame
+from indb_tensile.scheduler.admission.decision import Decision
+from indb_tensile.scheduler.admission.plan_targets import end_member
+from indb_tensile.scheduler.admission.pool import Interrupted, JobStage, Member, PlanReason
+from indb_tensile.scheduler.workload import least_bytes
+
+# Heartbeats in a row at which another device was idle. A job of the queue is claimed sooner, within poll_s.
+_REPORTS = 3
+
+
+def hand_over(decision: Decision, budget_bytes: int | None) -> None:
+    """Return the last waiting job that a device of this budget could hold to the queue, once the device is idle for a
+    few heartbeats. `budget_bytes` is None if no other device is idle.
+    """
+    reports = 0 if budget_bytes is None else decision.pool.idle_reports + 1
+    decision.pool = replace(decision.pool, idle_reports=reports)
+    if budget_bytes is None or reports < _REPORTS:
+        return
+    member = _last_to_start(decision, budget_bytes)
+    if member is None:
+        return
+    decision.pool = replace(decision.pool, idle_reports=0)
+    reason = "it waited here, and the device of another controller is idle"
+    end_member(decision, member, Interrupted(reason=reason, blame=Blame.NOBODY), PlanReason.START)
+
+
+def _last_to_start(decision: Decision, budget_bytes: int) -> Member | None:
+    pool = decision.pool
+    if not pool.at(JobStage.RUNNING, JobStage.CALIBRATING):
+        return None  # nothing keeps the waiting jobs from starting here
+    waiting = pool.at(JobStage.WAITING, JobStage.UNMEASURED)
+    return next((m for m in reversed(waiting) if _may_go(m) and _floor_bytes(m) <= budget_bytes), None)
+
+
+def _may_go(member: Member) -> bool:
+    """Return whether the job has never trained, and waits for this device and not for its owner."""
+    return member.job.attempt == 1 and member.generation == 0 and not (member.paused or member.over_quota)
+
+
+def _floor_bytes(member: Member) -> int:
+    """Return the least memory that the job may need. If it needs more, the other controller leaves it to a larger."""
+    return member.need_bytes if member.workload is None else max(member.need_bytes, least_bytes(member.workload))
