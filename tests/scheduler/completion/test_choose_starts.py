@@ -33,8 +33,8 @@ def test_neither_turns_nor_first_fit_end_earlier_and_have_a_lower_antt_than_the_
 
 @given(forecasts=set_forecasts(7))
 def test_neither_rival_is_better_in_both_if_the_choice_is_made_again_at_each_end(forecasts: SetForecasts) -> None:
-    # Each choice may give up a makespan of this part for a lower ANTT. A later choice may find an earlier end and take
-    # it at the cost of that ANTT, so a rival can be better in both by less than that.
+    # Each choice may give up a makespan of this part for a lower ANTT. A later choice may find an earlier end and
+    # take it at the cost of that ANTT, so a rival can be better in both by less than that.
     band = 0.02
     chosen = _run(forecasts)
     for rival in (in_turns(forecasts), first_fit(forecasts)):
