@@ -15,7 +15,9 @@ from torch import fx, nn
 from indb_tensile.errors import GraphError, RequestError
 from indb_tensile.executor.capture.aten import is_operator
 from indb_tensile.executor.capture.optimizer import AVERAGE, state_name
+from indb_tensile.executor.capture.part_gradients import PartGradients
 from indb_tensile.executor.capture.passes import Passes
+from indb_tensile.executor.capture.rank_share import RankShare
 from indb_tensile.executor.capture.record import Recorder
 from indb_tensile.executor.capture.step_trace import Loss, TracedStep, fake_like, fakes_of, trace
 from indb_tensile.executor.capture.storage_layout import StoredTensor
@@ -47,8 +49,11 @@ def replay_step(
     train: bool,
     passes: Passes,
     averaged: bool = False,
+    share: RankShare | None = None,
 ) -> Replayed:
     """Trace `module` and `loss` on fakes of the recorder's mode and record every call of the step.
+
+    With a `share`, only this rank's parts are computed, and gradients and losses are exchanged with the other ranks.
 
     `batch` holds example tensors: real, fake or meta. Nothing is allocated and the module does not change. All
     persistent values of `stored` are declared first. If `averaged`, the step reads the averages of parameters in
@@ -73,16 +78,37 @@ def replay_step(
         uploads.add_batch([fake_like(mode, example) for example in batch])
         for joint in joints.values():
             uploads.add_constants(joint)
-        gradients = Gradients(recorder)
+        gradients = Gradients(recorder) if share is None else PartGradients(recorder, share, len(parts))
         replays = [
-            _Replay(recorder, joints[len(part)], state, first_names, uploads, _Part.of(parts, k), gradients).run()
+            _Replay(recorder, joints[len(part)], state, first_names, uploads, _Part.of(parts, k), gradients)
             for k, part in enumerate(parts)
         ]
-        total = replays[0].loss
-        for replay in replays[1:]:
-            total = recorder.call(Stage.BACKWARD, _aten.add.Tensor, total, replay.loss)
-    ordered = {name: gradients[name] for name in replays[0].trained}  # the order changes the bits of a norm over all
-    return Replayed(loss=total, outputs=replays[0].outputs, gradients=ordered, constants=uploads.constants)
+        run = replays if share is None else _run_share(replays, share)
+        for replay in run if share is None else ():
+            replay.run()
+        if isinstance(gradients, PartGradients):
+            total = gradients.total_loss([replay.loss for replay in run], replays[0].loss_type)
+        else:
+            total = run[0].loss
+            for replay in run[1:]:
+                total = recorder.call(Stage.BACKWARD, _aten.add.Tensor, total, replay.loss)
+        ordered = {name: gradients[name] for name in replays[0].trained}  # the order changes a norm over all
+    outputs = run[0].outputs if run else None
+    return Replayed(loss=total, outputs=outputs, gradients=ordered, constants=uploads.constants)
+
+
+def _run_share(replays: list["_Replay"], share: RankShare) -> list["_Replay"]:
+    """Replay the rank's parts, and return them. Of other parts only the random numbers are drawn, so that each part
+    has the numbers that it has on one device.
+    """
+    own = share.own(len(replays))
+    for number, replay in enumerate(replays):
+        replay.refuse_updates()
+        if number in own:
+            replay.run()
+        else:
+            replay.draw()
+    return [replays[number] for number in own]
 
 
 def _tied(module: nn.Module) -> dict[str, str]:
@@ -171,7 +197,7 @@ class _Replay:
         first_names: dict[str, str],
         uploads: _Uploads,
         part: _Part,
-        gradients: Gradients,
+        gradients: Gradients | PartGradients,
     ) -> None:
         self._recorder = recorder
         self._joint = joint
@@ -201,6 +227,42 @@ class _Replay:
                 f"the loss has shape {tuple(self.loss.shape)}", hint="It must be one number: reduce it."
             )
         return self
+
+    def draw(self) -> None:
+        """Record only the operators that draw random numbers, on tensors of the shapes that the part would have."""
+        for node in self._joint.nodes:
+            if node.op == "call_function" and torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+                name = node.name + self._part.suffix
+                args: tuple[Any, ...] = fx.map_arg(node.args, self._blank)
+                kwargs: dict[str, Any] = fx.map_arg(node.kwargs, self._blank)
+                self._recorder.call(Stage.FORWARD, _functional(node), *args, name=name, **kwargs)
+
+    def _blank(self, node: fx.Node) -> Any:
+        value = node.meta["val"]
+        if not isinstance(value, torch.Tensor):
+            return value
+        kind: dict[str, Any] = {"dtype": value.dtype, "device": value.device}
+        blank = self._recorder.call(
+            Stage.FORWARD, _aten.empty_strided.default, list(value.shape), list(value.stride()), **kind
+        )
+        self._recorder.call(Stage.FORWARD, _aten.zero_.default, blank)
+        return blank
+
+    def refuse_updates(self) -> None:
+        """Raise RequestError if the part changes a buffer, which the next part reads on another device."""
+        changed = sorted({buffer for updates in self._joint.updates.values() for buffer, _ in updates})
+        if changed:
+            raise RequestError(
+                f"the model updates its buffer {changed[0]} while it trains, which only one device can do",
+                detail="Running statistics of batch normalisation are such buffers.",
+                hint="Train on one device, or use layer or group normalisation.",
+            )
+
+    @property
+    def loss_type(self) -> torch.dtype:
+        """The type of the loss, which is known before the part is replayed."""
+        dtype: torch.dtype = self._joint.loss.meta["val"].dtype
+        return dtype
 
     @property
     def loss(self) -> torch.Tensor:

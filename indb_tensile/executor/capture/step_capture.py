@@ -21,6 +21,7 @@ from indb_tensile.errors import GraphError, RequestError
 from indb_tensile.executor.capture.allocation_script import AllocationScript
 from indb_tensile.executor.capture.optimizer import OptimizerSettings
 from indb_tensile.executor.capture.passes import WHOLE, Passes
+from indb_tensile.executor.capture.rank_share import RankShare
 from indb_tensile.executor.capture.record import Call, Recorder, Shape, StorageKey
 from indb_tensile.executor.capture.replay import Replayed, replay_step
 from indb_tensile.executor.capture.step_trace import Loss, fake_mode
@@ -133,15 +134,19 @@ def capture_training(
     y: torch.Tensor,
     optimizer: OptimizerSettings,
     passes: Passes = WHOLE,
+    share: RankShare | None = None,
 ) -> CapturedStep:
     """Capture forward, loss, backward and optimizer for batches like `x` and `y`, computed as `passes` says.
+
+    With a `share` the step computes the parts of one of several devices, and exchanges gradients and losses with the
+    others (exchange_operator.py). It takes the whole batch all the same.
 
     Module and batch may be real, fake or on the meta device; nothing is allocated and nothing is changed. Raise
     RequestError for a model that cannot be captured or has no parameter to train.
     """
     stored = layout(module, optimizer)
     recorder = Recorder(fake_mode())
-    replayed = replay_step(recorder, module, loss, stored, (x, y), train=True, passes=passes)
+    replayed = replay_step(recorder, module, loss, stored, (x, y), train=True, passes=passes, share=share)
     if not replayed.gradients:
         raise RequestError("the model has no parameter that the loss depends on", hint="There is nothing to train.")
     with torch.no_grad():

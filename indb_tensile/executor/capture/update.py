@@ -21,7 +21,7 @@ _aten = torch.ops.aten
 
 def record_update(recorder: Recorder, settings: OptimizerSettings, gradients: dict[str, torch.Tensor]) -> None:
     """Record an update in place of every parameter with a gradient."""
-    ready = {name: _like_parameter(recorder, name, gradient) for name, gradient in gradients.items()}
+    ready = {name: like_parameter(recorder, name, gradient) for name, gradient in gradients.items()}
     if settings.clip_norm is not None:
         ready = _clipped(recorder, settings.clip_norm, ready)
     if settings.counts_steps:
@@ -60,14 +60,14 @@ class Gradients:
         """
         total = self._totals.get(name)
         if total is None:
-            self.put(name, _like_parameter(self._recorder, name, gradient))
+            self.put(name, like_parameter(self._recorder, name, gradient))
         elif self._holders[self._recorder.key_of(total)] > 1:
             self.put(name, self._recorder.call(Stage.BACKWARD, _aten.add.Tensor, total, gradient))
         else:
             _write(self._recorder, Stage.BACKWARD, _aten.add_.Tensor, total, gradient)
 
 
-def _like_parameter(recorder: Recorder, name: str, gradient: torch.Tensor) -> torch.Tensor:
+def like_parameter(recorder: Recorder, name: str, gradient: torch.Tensor) -> torch.Tensor:
     """Return the gradient in its parameter's memory order, which fused updates require.
 
     Eager's gradient accumulation copies such gradients too.

@@ -12,7 +12,6 @@ The process group is c10d's, of Gloo on processors and of NCCL on GPUs. Only the
 """
 
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Protocol
 
 import torch
@@ -40,26 +39,12 @@ class RankGroup(Protocol):
         ...
 
 
-def divide_parts(parts: int, ranks: int) -> tuple[range, ...]:
-    """Return the parts of each rank: consecutive, and nearly as many for each.
-
-    Raises RequestError if a rank would have none.
-    """
-    if not 1 <= ranks <= parts:
-        raise RequestError(
-            f"{parts} parts of a batch cannot be divided among {ranks} devices: each needs at least one",
-            hint="Use fewer devices, or a smaller micro_batch_size.",
-        )
-    ends = [parts * rank // ranks for rank in range(ranks + 1)]
-    return tuple(range(start, end) for start, end in pairwise(ends))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartExchange:
     """The sums of the gradients of all parts, on every rank of a process group.
 
-    `parts` are those of `divide_parts`. All ranks call the same methods in the same order, with tensors of the same
-    size and type.
+    `parts` are those of each rank (capture/rank_share.py); some ranks may have none. All ranks call the same methods
+    in the same order, with tensors of the same size and type.
     """
 
     group: RankGroup

@@ -1,46 +1,16 @@
 """Check that gradients of parts on several ranks add up to the bits that one device computes."""
 
-import threading
-from collections.abc import Callable
-from datetime import timedelta
-from typing import Any, cast
-
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
-from torch._C._distributed_c10d import HashStore, PrefixStore, ProcessGroupGloo
 
 from indb_tensile.errors import RequestError
-from indb_tensile.executor.ranks.part_exchange import PartExchange, RankGroup, divide_parts
+from indb_tensile.executor.capture.rank_share import divide_parts
+from indb_tensile.executor.ranks.part_exchange import PartExchange, RankGroup
+from tests.executor.ranks.rank_threads import on_ranks
 from tests.nightly import some_examples
-
-_TIMEOUT = timedelta(seconds=60)
-
-
-def options() -> Any:
-    """Return options with which Gloo listens on the loopback address only. Torch's stubs do not know them."""
-    made = cast(Any, ProcessGroupGloo)._Options()
-    made._devices = [ProcessGroupGloo.create_device(hostname="127.0.0.1")]
-    made._timeout = _TIMEOUT
-    return made
-
-
-def on_ranks(ranks: int, run: Callable[[int, RankGroup], Tensor]) -> list[Tensor]:
-    """Run one rank in each thread, with process groups of Gloo, and return what each one returns."""
-    store, results = HashStore(), [torch.empty(0)] * ranks
-
-    def one(rank: int) -> None:
-        group = ProcessGroupGloo(PrefixStore("ranks", store), rank, ranks, options())
-        results[rank] = run(rank, cast(RankGroup, group))  # torch's stubs leave out a backend's operations
-
-    threads = [threading.Thread(target=one, args=(rank,)) for rank in range(ranks)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return results
 
 
 def drawn(parts: int, elements: int, dtype: torch.dtype, seed: int) -> Tensor:

@@ -5,12 +5,13 @@ from dataclasses import replace
 from indb_tensile.job import Blame, ClaimToken, JobId
 from indb_tensile.scheduler.admission.admission_orders import EndMethod, EndTrainer, Order, RequeueJob
 from indb_tensile.scheduler.admission.events import Exit, IdleDevice
+from indb_tensile.scheduler.admission.pool import TrainerId
 from tests.scheduler.admission.fake_controller import REGION, FakeController, HalvingPlanner, job
 
 LARGE = IdleDevice(budget_bytes=100 * REGION)
 
 
-def busy(*waiting: int) -> tuple[FakeController, list[int]]:
+def busy(*waiting: int) -> tuple[FakeController, list[TrainerId]]:
     """Return a controller with a running job, and the trainers of jobs of these sizes that wait for memory."""
     controller = FakeController(10, HalvingPlanner(swaps=False))
     controller.start(1, 8)

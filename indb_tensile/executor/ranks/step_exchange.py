@@ -1,0 +1,65 @@
+"""Connects the steps that a rank runs to the other ranks."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+
+from indb_tensile.executor.capture.exchange_operator import summing
+from indb_tensile.executor.capture.rank_share import parts_of
+from indb_tensile.executor.ranks.part_exchange import PartExchange, RankGroup
+
+
+@contextmanager
+def exchanging(group: RankGroup) -> Iterator[None]:
+    """Let the steps that this thread runs add up parts over all ranks of the group, exactly as one device does."""
+
+    def exact(own: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
+        return PartExchange(group=group, parts=parts_of(counts)).exact_sum(own)
+
+    with summing(exact):
+        yield
+
+
+@contextmanager
+def measuring(ranks: int) -> Iterator[None]:
+    """Let this thread's steps exchange with nobody, in the memory that an exchange with the others takes.
+
+    Operators are measured before the job is admitted, when no other rank is there to answer.
+    """
+    with exchanging(_NobodyElse(ranks)):
+        yield
+
+
+class _Done(torch.distributed.Work):
+    """An exchange that has ended."""
+
+    def wait(self, timeout: object = None) -> bool:
+        del timeout
+        return True
+
+
+class _NobodyElse:
+    """A group whose other ranks send nothing: what is received from them is left as it is."""
+
+    def __init__(self, ranks: int) -> None:
+        self._ranks = ranks
+
+    def size(self) -> int:
+        return self._ranks
+
+    def alltoall_base(
+        self, received: torch.Tensor, sent: torch.Tensor, receives: list[int], sends: list[int], /
+    ) -> torch.distributed.Work:
+        del sent, receives, sends
+        received.zero_()
+        return _Done()
+
+    def _allgather_base(self, gathered: torch.Tensor, own: torch.Tensor, /) -> torch.distributed.Work:
+        del own
+        gathered.zero_()
+        return _Done()
+
+    def allreduce(self, tensors: list[torch.Tensor], /) -> torch.distributed.Work:
+        del tensors
+        return _Done()

@@ -1,0 +1,137 @@
+"""Check that steps on several devices, each under a plan of its own, compute the bits of one device."""
+
+import pytest
+import torch
+from torch import nn
+
+from indb_tensile.errors import InvariantError, RequestError
+from indb_tensile.executor.capture.optimizer import OptimizerSettings
+from indb_tensile.executor.capture.passes import Passes
+from indb_tensile.executor.capture.rank_share import RankShare
+from indb_tensile.executor.capture.step_capture import CapturedStep, capture_evaluation, capture_training
+from indb_tensile.executor.latency.calibrate import calibrate, unknown_signatures
+from indb_tensile.executor.ranks.part_exchange import RankGroup
+from indb_tensile.executor.ranks.step_exchange import exchanging, measuring
+from indb_tensile.executor.run.runner import Runner
+from indb_tensile.scheduler.graph import Stage
+from indb_tensile.scheduler.memory.peak import LIVENESS, peak
+from indb_tensile.scheduler.plan import Plan
+from tests.device.memory_device import MemoryDevice
+from tests.executor.conftest import GRANT_BYTES, job_of, prepared
+from tests.executor.driving import bits, drive, state_bits
+from tests.executor.eager import Eager
+from tests.executor.models import Job
+from tests.executor.plans import random_plans, random_rewritten_plan
+from tests.executor.ranks.rank_threads import on_ranks
+from tests.nightly import nightly_unless
+
+ADAM = OptimizerSettings(clip_norm=0.1)
+SGD = OptimizerSettings(kind="sgd", momentum=0.9, nesterov=True, weight_decay=0.01, clip_norm=0.5)
+AVERAGED = OptimizerSettings(kind="adamw", weight_decay=0.1, average_decay=0.9)
+Seen = tuple[list[bytes], dict[str, bytes], int]
+
+
+def steps_of(job: Job, share: RankShare) -> tuple[CapturedStep, ...]:
+    """Capture and calibrate the steps of a rank."""
+    full, tail = job.batches[0], job.batches[-1]
+    steps = (
+        capture_training(job.module, job.loss, *full, job.settings, job.passes, share),
+        capture_training(job.module, job.loss, *tail, job.settings, job.passes, share),
+        capture_evaluation(job.module, job.loss, *job.held_out, job.settings),
+    )
+    with measuring(share.ranks):
+        return calibrate(steps, unknown_signatures(steps, {}), {}, GRANT_BYTES).steps
+
+
+def trained(job: Job, group: RankGroup, steps: tuple[CapturedStep, ...], plans: tuple[Plan, ...]) -> Seen:
+    """Train as one rank, and return the bits of losses, outputs and state, and the most memory that was in use."""
+    device, state = MemoryDevice(), job.state()
+    runner = Runner(device, state, steps)
+    with exchanging(group):
+        runner.adopt(plans, 1)
+        seen = bits(drive(runner, job))
+    found = (seen, state_bits(state.export()), device.high_water_bytes)
+    runner.close()
+    return found
+
+
+def of_eager(job: Job) -> tuple[list[bytes], dict[str, bytes]]:
+    eager = Eager(job)
+    return bits(drive(eager, job)), state_bits(eager.export())
+
+
+# The last batch has 3 rows: one part of 3, or parts of 1, so that some ranks have no part of it.
+CASES = [
+    ("mlp", ADAM, 2, 4),
+    ("mlp", ADAM, 3, 3),
+    ("lstm", SGD, 4, 2),
+    *(("mlp", settings, ranks, micro) for settings in (SGD, AVERAGED) for ranks, micro in ((2, 4), (4, 2), (2, 1))),
+    *((kind, ADAM, 3, 2) for kind in ("lstm", "constant", "tied", "regression", "weighted")),
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "ranks", "micro"),
+    nightly_unless(lambda case: case in CASES[:3], CASES),
+    ids=[f"{kind}-{settings.kind}-{ranks}-{micro}" for kind, settings, ranks, micro in CASES],
+)
+def test_ranks_under_different_plans_end_with_the_bits_of_one_device_with_the_same_parts(
+    kind: str, settings: OptimizerSettings, ranks: int, micro: int
+) -> None:
+    job = job_of(kind, 0, settings, Passes(micro_batch_size=micro))
+    steps = [steps_of(job, RankShare(rank=rank, ranks=ranks)) for rank in range(ranks)]
+    plans = [(LIVENESS,) * 3, *(random_plans(steps[rank], rank) for rank in range(1, ranks))]
+    found = on_ranks(ranks, lambda rank, group: trained(job, group, steps[rank], plans[rank]))
+    expected = of_eager(job)
+    assert [(seen, state) for seen, state, _ in found] == [expected] * ranks
+    for rank, (_, _, high_water_bytes) in enumerate(found):
+        peaks = [peak(step.graph, plan) for step, plan in zip(steps[rank], plans[rank], strict=True)]
+        assert high_water_bytes == max(peaks), "the exchange stays within the planned memory"
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("seed", range(4))
+def test_plans_that_reorder_and_repeat_operators_keep_the_order_of_exchanges(seed: int) -> None:
+    job = job_of("lstm", 0, SGD, Passes(micro_batch_size=4))
+    steps = [steps_of(job, RankShare(rank=rank, ranks=2)) for rank in range(2)]
+    plans = [tuple(random_rewritten_plan(step.graph, seed * 10 + rank) for step in steps[rank]) for rank in range(2)]
+    found = on_ranks(2, lambda rank, group: trained(job, group, steps[rank], plans[rank]))
+    assert [(seen, state) for seen, state, _ in found] == [of_eager(job)] * 2
+
+
+def test_part_of_another_rank_costs_only_the_random_numbers_that_it_draws() -> None:
+    job, whole = prepared("transformer", passes=Passes(micro_batch_size=4))
+    own = capture_training(
+        job.module, job.loss, *job.batches[0], job.settings, job.passes, RankShare(rank=0, ranks=2)
+    )
+    drawn = [sum(o.random and o.stage is Stage.FORWARD for o in step.graph.operators) for step in (whole[0], own)]
+    assert drawn[0] == drawn[1] > 0
+    forward = [
+        sum(o.stage is Stage.FORWARD and "zero" not in o.name and "empty" not in o.name for o in step.graph.operators)
+        for step in (whole[0], own)
+    ]
+    assert 2 * forward[1] == forward[0] + drawn[0]
+
+
+def test_step_for_several_devices_does_not_run_alone() -> None:
+    job = job_of("mlp", 0, ADAM, Passes(micro_batch_size=4))
+    steps = steps_of(job, RankShare(rank=0, ranks=2))
+    runner = Runner(MemoryDevice(), job.state(), steps)
+    runner.adopt((LIVENESS,) * 3, 1)
+    with pytest.raises(InvariantError, match="runs without a connection to the other devices"):
+        runner.train(*job.batches[0], 0.1)
+    runner.close()
+
+
+def test_running_statistics_are_refused() -> None:
+    module = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Linear(4, 5))
+    x, y = torch.randn(8, 6), torch.randint(0, 5, (8,))
+    with pytest.raises(RequestError, match=r"the model updates its buffer 1\.num_batches_tracked while it trains"):
+        capture_training(
+            module, nn.CrossEntropyLoss(), x, y, ADAM, Passes(micro_batch_size=4), RankShare(rank=0, ranks=2)
+        )
+
+
+def test_rank_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(RequestError, match="rank 2 of 2 does not exist"):
+        RankShare(rank=2, ranks=2)
