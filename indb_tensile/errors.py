@@ -157,6 +157,13 @@ class HeldTrialError(TensileError):
     exit_code = 71
 
 
+class RankLostError(TensileError):
+    """Another device of the job does not answer any more. The attempt ends, and another one may succeed."""
+
+    sqlstate = "58000"
+    exit_code = 71
+
+
 class ComputationError(DeviceError):
     """A computation of the job failed on the device and destroyed this process's context: the attempt has failed."""
 

@@ -28,6 +28,10 @@ class RankGroup(Protocol):
         """Return the number of ranks."""
         ...
 
+    def rank(self) -> int:
+        """Return the number of this rank, from 0."""
+        ...
+
     def alltoall_base(self, received: Tensor, sent: Tensor, receives: list[int], sends: list[int], /) -> dist.Work:
         """Send each rank its stretch of `sent`, and receive one of each; the lists have their lengths in elements."""
         ...

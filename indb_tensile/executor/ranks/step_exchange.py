@@ -8,14 +8,21 @@ import torch
 from indb_tensile.executor.capture.exchange_operator import summing
 from indb_tensile.executor.capture.rank_share import parts_of
 from indb_tensile.executor.ranks.part_exchange import PartExchange, RankGroup
+from indb_tensile.executor.ranks.rank_connection import rank_lost
 
 
 @contextmanager
 def exchanging(group: RankGroup) -> Iterator[None]:
-    """Let the steps that this thread runs add up parts over all ranks of the group, exactly as one device does."""
+    """Let the steps that this thread runs add up parts over all ranks of the group, exactly as one device does.
+
+    A step raises RankLostError if another rank has gone, or does not answer in time. No step can run after that.
+    """
 
     def exact(own: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
-        return PartExchange(group=group, parts=parts_of(counts)).exact_sum(own)
+        try:
+            return PartExchange(group=group, parts=parts_of(counts)).exact_sum(own)
+        except RuntimeError as error:
+            raise rank_lost(group.rank(), group.size(), error, "has lost another rank") from error
 
     with summing(exact):
         yield
@@ -47,6 +54,9 @@ class _NobodyElse:
 
     def size(self) -> int:
         return self._ranks
+
+    def rank(self) -> int:
+        return 0
 
     def alltoall_base(
         self, received: torch.Tensor, sent: torch.Tensor, receives: list[int], sends: list[int], /

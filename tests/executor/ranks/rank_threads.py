@@ -1,28 +1,20 @@
-"""Run ranks as threads of the test's process, each with a process group of Gloo over a store in memory."""
+"""Run ranks as threads of the test's process, connected over a store in memory."""
 
 import threading
 from collections.abc import Callable
-from datetime import timedelta
-from typing import Any, TypeVar, cast
+from typing import TypeVar
 
 import torch
-from torch._C._distributed_c10d import HashStore, PrefixStore, ProcessGroupGloo
+from torch._C._distributed_c10d import HashStore
 
+from indb_tensile.executor.capture.rank_share import RankShare
 from indb_tensile.executor.ranks.part_exchange import RankGroup
+from indb_tensile.executor.ranks.rank_connection import join_ranks
 
-_TIMEOUT = timedelta(seconds=60)
 _Result = TypeVar("_Result")
 
 
-def options() -> Any:
-    """Return options with which Gloo listens on the loopback address only. Torch's stubs do not know them."""
-    made = cast(Any, ProcessGroupGloo)._Options()
-    made._devices = [ProcessGroupGloo.create_device(hostname="127.0.0.1")]
-    made._timeout = _TIMEOUT
-    return made
-
-
-def on_ranks(ranks: int, run: Callable[[int, RankGroup], _Result]) -> list[_Result]:
+def on_ranks(ranks: int, run: Callable[[int, RankGroup], _Result], *, timeout_s: float = 60.0) -> list[_Result]:
     """Run one rank in each thread, and return what each one returns. A rank's fault is raised here."""
     store = HashStore()
     results: dict[int, _Result] = {}
@@ -30,9 +22,10 @@ def on_ranks(ranks: int, run: Callable[[int, RankGroup], _Result]) -> list[_Resu
 
     def one(rank: int) -> None:
         torch.set_num_threads(1)  # it counts for the thread that sets it, and changes bits
-        group = ProcessGroupGloo(PrefixStore("ranks", store), rank, ranks, options())
         try:
-            results[rank] = run(rank, cast(RankGroup, group))  # torch's stubs leave out a backend's operations
+            share = RankShare(rank=rank, ranks=ranks)
+            group = join_ranks(store, share, attempt="1", meeting_s=60.0, timeout_s=timeout_s)
+            results[rank] = run(rank, group)
         except BaseException as fault:  # noqa: BLE001 - raised by the test's thread
             faults[rank] = fault
 

@@ -17,7 +17,7 @@ from indb_tensile.scheduler.graph import Stage
 from indb_tensile.scheduler.memory.peak import LIVENESS, peak
 from indb_tensile.scheduler.plan import Plan
 from tests.device.memory_device import MemoryDevice
-from tests.executor.conftest import GRANT_BYTES, job_of, prepared
+from tests.executor.conftest import GRANT_BYTES, job_of
 from tests.executor.driving import bits, drive, state_bits
 from tests.executor.eager import Eager
 from tests.executor.models import Job
@@ -62,8 +62,8 @@ def of_eager(job: Job) -> tuple[list[bytes], dict[str, bytes]]:
 
 # The last batch has 3 rows: one part of 3, or parts of 1, so that some ranks have no part of it.
 CASES = [
-    ("mlp", ADAM, 2, 4),
     ("mlp", ADAM, 3, 3),
+    ("mlp", ADAM, 2, 4),
     ("lstm", SGD, 4, 2),
     *(("mlp", settings, ranks, micro) for settings in (SGD, AVERAGED) for ranks, micro in ((2, 4), (4, 2), (2, 1))),
     *((kind, ADAM, 3, 2) for kind in ("lstm", "constant", "tied", "regression", "weighted")),
@@ -72,7 +72,7 @@ CASES = [
 
 @pytest.mark.parametrize(
     ("kind", "settings", "ranks", "micro"),
-    nightly_unless(lambda case: case in CASES[:3], CASES),
+    nightly_unless(lambda case: case == CASES[0], CASES),
     ids=[f"{kind}-{settings.kind}-{ranks}-{micro}" for kind, settings, ranks, micro in CASES],
 )
 def test_ranks_under_different_plans_end_with_the_bits_of_one_device_with_the_same_parts(
@@ -100,17 +100,22 @@ def test_plans_that_reorder_and_repeat_operators_keep_the_order_of_exchanges(see
 
 
 def test_part_of_another_rank_costs_only_the_random_numbers_that_it_draws() -> None:
-    job, whole = prepared("transformer", passes=Passes(micro_batch_size=4))
-    own = capture_training(
-        job.module, job.loss, *job.batches[0], job.settings, job.passes, RankShare(rank=0, ranks=2)
-    )
-    drawn = [sum(o.random and o.stage is Stage.FORWARD for o in step.graph.operators) for step in (whole[0], own)]
-    assert drawn[0] == drawn[1] > 0
-    forward = [
-        sum(o.stage is Stage.FORWARD and "zero" not in o.name and "empty" not in o.name for o in step.graph.operators)
-        for step in (whole[0], own)
+    module = nn.Sequential(nn.Linear(6, 4), nn.Dropout(0.5), nn.Linear(4, 5))
+    batch = (torch.randn(8, 6), torch.randint(0, 5, (8,)))
+    passes = Passes(micro_batch_size=4)
+    whole = capture_training(module, nn.CrossEntropyLoss(), *batch, SGD, passes)
+    own = capture_training(module, nn.CrossEntropyLoss(), *batch, SGD, passes, RankShare(rank=0, ranks=2))
+
+    def forward(step: CapturedStep) -> list[str]:
+        return [o.name for o in step.graph.operators if o.stage is Stage.FORWARD]
+
+    half = len(forward(whole)) // 2
+    assert forward(own) == [
+        *forward(whole)[:half],
+        "aten.empty_strided.default",
+        "aten.zero_.default",
+        "aten.native_dropout.default",
     ]
-    assert 2 * forward[1] == forward[0] + drawn[0]
 
 
 def test_step_for_several_devices_does_not_run_alone() -> None:

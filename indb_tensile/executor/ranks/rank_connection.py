@@ -1,0 +1,67 @@
+"""Connects the ranks of one job by a process group of Gloo.
+
+Ranks find each other by a store, which the caller provides. Connections have neither a password nor encryption, so a
+rank listens on an address of this machine or of a private network only. A rank that has died closes its connections,
+and the others notice at once. A rank that has stopped, or a link that is cut, closes nothing: each wait ends after
+`timeout_s`.
+"""
+
+import ipaddress
+from datetime import timedelta
+from typing import Any, cast
+
+from torch._C._distributed_c10d import PrefixStore, ProcessGroupGloo, Store
+
+from indb_tensile.errors import RankLostError, RequestError
+from indb_tensile.executor.capture.rank_share import RankShare
+from indb_tensile.executor.ranks.part_exchange import RankGroup
+
+LOOPBACK = "127.0.0.1"
+
+
+def join_ranks(
+    store: Store, share: RankShare, *, attempt: str, meeting_s: float, timeout_s: float, address: str = LOOPBACK
+) -> RankGroup:
+    """Wait until all ranks of this attempt have joined, and return their group, whose exchanges may take `timeout_s`.
+
+    `attempt` keeps ranks of an earlier attempt out, which may still run. Raises RankLostError if a rank does not come
+    within `meeting_s`, and RequestError for an address that strangers could reach.
+    """
+    _check_private(address)
+    options = cast(Any, ProcessGroupGloo)._Options()  # noqa: SLF001 - torch has no public way to choose an address
+    options._devices = [ProcessGroupGloo.create_device(hostname=address)]  # noqa: SLF001
+    options._timeout = timedelta(seconds=meeting_s)  # noqa: SLF001
+    store.set_timeout(timedelta(seconds=meeting_s))
+    meeting = PrefixStore(f"ranks/{attempt}", store)
+    try:
+        group = ProcessGroupGloo(meeting, share.rank, share.ranks, options)
+    except RuntimeError as error:
+        raise rank_lost(share.rank, share.ranks, error, "has not met all other ranks") from error
+    group.set_timeout(timedelta(seconds=timeout_s))
+    return cast(RankGroup, group)  # torch's stubs leave out a backend's operations
+
+
+def rank_lost(rank: int, ranks: int, error: RuntimeError, event: str) -> RankLostError:
+    """Return the error of a rank whose exchange with the others has failed."""
+    cause = (str(error).splitlines() or [type(error).__name__])[0]
+    return RankLostError(
+        f"rank {rank} of {ranks} {event}",
+        detail=f"The connection says: {cause}",
+        hint="The attempt of all ranks ends, and the job goes on from its last checkpoint.",
+    )
+
+
+def _check_private(address: str) -> None:
+    try:
+        private = ipaddress.ip_address(address)
+    except ValueError:
+        raise RequestError(
+            f'"{address}" is not an address on which ranks can listen',
+            hint="Give an address by its numbers, such as 10.0.0.7.",
+        ) from None
+    if not private.is_private or private.is_unspecified:
+        raise RequestError(
+            f"ranks cannot listen on {address}, which is not an address of a private network",
+            detail="Their connections have neither a password nor encryption.",
+            hint="Give an address of a network that only these machines use.",
+        )

@@ -1,0 +1,70 @@
+"""Check how ranks meet, and how they notice that one of them is gone."""
+
+import re
+
+import pytest
+import torch
+from torch._C._distributed_c10d import HashStore
+
+from indb_tensile.errors import RankLostError, RequestError
+from indb_tensile.executor.capture.rank_share import RankShare
+from indb_tensile.executor.ranks.part_exchange import PartExchange, RankGroup
+from indb_tensile.executor.ranks.rank_connection import join_ranks
+from indb_tensile.executor.ranks.step_exchange import exchanging
+from tests.executor.ranks.rank_threads import on_ranks
+
+FIRST = RankShare(rank=0, ranks=2)
+sum_parts = torch.ops.tensile.sum_parts
+
+
+def test_rank_that_does_not_come_is_noticed() -> None:
+    with pytest.raises(RankLostError, match="rank 0 of 2 has not met all other ranks") as caught:
+        join_ranks(HashStore(), FIRST, attempt="1", meeting_s=0.05, timeout_s=60.0)
+    assert caught.value.hint == "The attempt of all ranks ends, and the job goes on from its last checkpoint."
+
+
+def test_rank_of_an_earlier_attempt_is_not_met() -> None:
+    store = HashStore()
+    with pytest.raises(RankLostError):
+        join_ranks(store, RankShare(rank=1, ranks=2), attempt="1", meeting_s=0.05, timeout_s=60.0)
+    with pytest.raises(RankLostError):
+        join_ranks(store, FIRST, attempt="2", meeting_s=0.05, timeout_s=60.0)
+
+
+def test_rank_that_has_gone_is_noticed_by_the_exchange_of_the_others() -> None:
+    def run(rank: int, group: RankGroup) -> str:
+        value = torch.ones(3)
+        with exchanging(group):
+            assert torch.equal(sum_parts(value, [value], counts=[1, 1, 1]), torch.full((3,), 3.0))
+            if rank == 1:
+                return "left"
+            with pytest.raises(RankLostError) as caught:
+                sum_parts(value, [value], counts=[1, 1, 1])
+        return caught.value.message
+
+    assert on_ranks(3, run) == [
+        "rank 0 of 3 has lost another rank",
+        "left",
+        "rank 2 of 3 has lost another rank",
+    ]
+
+
+def test_ranks_without_parts_take_part_in_the_exchange() -> None:
+    def run(rank: int, group: RankGroup) -> list[float]:
+        own = torch.tensor([[1.5, 2.5]]) if rank == 2 else torch.empty(0, 2)
+        parts = (range(0), range(0), range(1))
+        return PartExchange(group=group, parts=parts).exact_sum(own).tolist()
+
+    assert on_ranks(3, run) == [[1.5, 2.5]] * 3
+
+
+@pytest.mark.parametrize("address", ["8.8.8.8", "0.0.0.0", "2001:4860:4860::8888"])
+def test_address_that_strangers_reach_is_refused(address: str) -> None:
+    message = f"ranks cannot listen on {address}, which is not an address of a private network"
+    with pytest.raises(RequestError, match=re.escape(message)):
+        join_ranks(HashStore(), FIRST, attempt="1", meeting_s=0.05, timeout_s=60.0, address=address)
+
+
+def test_name_in_place_of_an_address_is_refused() -> None:
+    with pytest.raises(RequestError, match='"localhost" is not an address on which ranks can listen'):
+        join_ranks(HashStore(), FIRST, attempt="1", meeting_s=0.05, timeout_s=60.0, address="localhost")
