@@ -98,7 +98,7 @@ comment on column tensile.model_versions.version_id is 'number of the version am
 comment on column tensile.model_versions.model_id is 'model of the version';
 comment on column tensile.model_versions.number is 'number of the version within its model, from 1';
 comment on column tensile.model_versions.job_id is
-  'job that trained the version; the value stays when the job is deleted';
+  'job that trained the version; the value stays when the job is deleted. Null for a version out of a file';
 comment on column tensile.model_versions.task is 'classification or regression';
 comment on column tensile.model_versions.target is 'column that the version predicts';
 comment on column tensile.model_versions.architecture is 'definition of the network, as JSON';
@@ -1197,6 +1197,40 @@ comment on column tensile.deleted_jobs.owner_oid is
 comment on column tensile.deleted_jobs.installation is 'database that owner_oid belongs to';
 comment on column tensile.deleted_jobs.state is 'state in which the jobs had ended';
 comment on column tensile.deleted_jobs.jobs is 'number of these jobs';
+
+create table tensile.deleted_usage (
+  owner_oid oid not null,
+  installation uuid not null default tensile.installation(),
+  device_s double precision not null default 0,
+  byte_s double precision not null default 0,
+  running_s double precision not null default 0,
+  primary key (owner_oid, installation)
+) with (fillfactor = 50);
+
+create table tensile.totals (
+  name text not null,
+  label text not null default '',
+  value double precision not null,
+  primary key (name, label),
+  constraint totals_are_amounts check (value >= 0 and value < 'infinity')
+) with (fillfactor = 50);
+comment on table tensile.deleted_usage is
+  'use of devices by each owner whose rows in tensile.usage were deleted by their age, so that the total use does not '
+  'fall; a trigger writes it';
+comment on column tensile.deleted_usage.owner_oid is
+  'owner of the jobs; the oid is valid only in the database of the column installation';
+comment on column tensile.deleted_usage.installation is 'database that owner_oid belongs to';
+comment on column tensile.deleted_usage.device_s is 'sum of device_s of the deleted rows';
+comment on column tensile.deleted_usage.byte_s is 'sum of byte_s of the deleted rows';
+comment on column tensile.deleted_usage.running_s is 'sum of running_s of the deleted rows';
+
+comment on table tensile.totals is
+  'counters of all users together that never fall: copies, waits, interruptions and predictions since the installation; '
+  'controllers and their services add to them through tensile.add_totals()';
+comment on column tensile.totals.name is 'what is counted';
+comment on column tensile.totals.label is
+  'kind of what is counted, such as the direction of a copy; empty for a counter without kinds';
+comment on column tensile.totals.value is 'sum of all that was added';
 
 create table tensile.owner_usage (
   owner_oid oid not null,

@@ -134,6 +134,65 @@ create trigger jobs_count_deleted after delete on tensile.jobs
   referencing old table as deleted
   for each statement execute function tensile.count_deleted_jobs();
 
+-- What never falls -----------------------------------------------------------------------------------------------
+
+-- Security definer, as count_deleted_jobs. Rows of the same owner are deleted by one step at a time.
+create function tensile.count_deleted_usage() returns trigger
+  language plpgsql security definer
+  set search_path = pg_catalog, pg_temp
+as $$
+begin
+  insert into tensile.deleted_usage as d (owner_oid, installation, device_s, byte_s, running_s)
+  select u.owner_oid, u.installation, sum(u.device_s), sum(u.byte_s), sum(u.running_s)
+    from deleted as u
+   group by u.owner_oid, u.installation
+   order by u.owner_oid, u.installation
+      on conflict on constraint deleted_usage_pkey do update
+         set device_s = d.device_s + excluded.device_s, byte_s = d.byte_s + excluded.byte_s,
+             running_s = d.running_s + excluded.running_s;
+  return null;
+end
+$$;
+comment on function tensile.count_deleted_usage() is
+  'trigger: keeps the sums of deleted rows of tensile.usage by owner, so that the total use does not fall';
+
+create trigger usage_count_deleted after delete on tensile.usage
+  referencing old table as deleted
+  for each statement execute function tensile.count_deleted_usage();
+
+-- Security definer: a worker adds to a counter, and cannot set or lower one. The rows are locked in their order, and as
+-- the last ones of a transaction, so that two workers cannot deadlock.
+create function tensile.add_totals(names text[], labels text[], amounts double precision[]) returns void
+  language sql volatile security definer
+  set search_path = pg_catalog, pg_temp
+as $$
+  insert into tensile.totals as t (name, label, value)
+  select a.name, a.label, sum(a.amount)
+    from unnest(names, labels, amounts) as a (name, label, amount)
+   where a.amount > 0 and a.amount < 'infinity' and length(a.name) <= 63 and length(a.label) <= 63
+   group by a.name, a.label
+   order by a.name, a.label
+      on conflict on constraint totals_pkey do update set value = t.value + excluded.value
+$$;
+comment on function tensile.add_totals(text[], text[], double precision[]) is
+  'adds amounts to counters that never fall; amounts that are not positive are left out';
+
+create function tensile.count_interruption() returns trigger
+  language plpgsql security definer
+  set search_path = pg_catalog, pg_temp
+as $$
+begin
+  perform tensile.add_totals(array['interruptions'],
+                             array[case when new.detail @> '{"counts": true}' then 'job' else 'other' end], array[1.0]);
+  return null;
+end
+$$;
+comment on function tensile.count_interruption() is
+  'trigger: counts an attempt of a job that was interrupted, by whether it counts as the fault of the job';
+
+create trigger job_events_count_interruptions after insert on tensile.job_events
+  for each row when (new.kind = 'interrupted') execute function tensile.count_interruption();
+
 -- The view -----------------------------------------------------------------------------------------------------
 
 create view tensile.stat_usage with (security_invoker) as
@@ -178,6 +237,8 @@ comment on column tensile.stat_usage.last_day is 'last day of the use, in UTC';
 alter table tensile.usage enable row level security;
 alter table tensile.deleted_jobs enable row level security;
 alter table tensile.owner_usage enable row level security;
+alter table tensile.deleted_usage enable row level security;
+alter table tensile.totals enable row level security;
 create policy usage_of_owner on tensile.usage for select to tensile_user
   using (owner_oid = (select tensile.current_role_oid()) and installation = (select tensile.installation()));
 create policy usage_monitored on tensile.usage for select to tensile_monitor using (true);
@@ -185,18 +246,26 @@ create policy usage_worked on tensile.usage to tensile_worker using (true) with 
 create policy deleted_jobs_of_owner on tensile.deleted_jobs for select to tensile_user
   using (owner_oid = (select tensile.current_role_oid()) and installation = (select tensile.installation()));
 create policy deleted_jobs_monitored on tensile.deleted_jobs for select to tensile_monitor, tensile_worker using (true);
+create policy deleted_usage_of_owner on tensile.deleted_usage for select to tensile_user
+  using (owner_oid = (select tensile.current_role_oid()) and installation = (select tensile.installation()));
+create policy deleted_usage_monitored on tensile.deleted_usage for select to tensile_monitor, tensile_worker using (true);
+-- What all users do together is nothing that one of them sees.
+create policy totals_monitored on tensile.totals for select to tensile_monitor, tensile_worker using (true);
 create policy owner_usage_of_owner on tensile.owner_usage for select to tensile_user
   using (owner_oid = (select tensile.current_role_oid()) and installation = (select tensile.installation()));
 create policy owner_usage_monitored on tensile.owner_usage for select to tensile_monitor using (true);
 create policy owner_usage_worked on tensile.owner_usage to tensile_worker using (true) with check (true);
-grant select on tensile.usage, tensile.deleted_jobs, tensile.owner_usage, tensile.stat_usage
+grant select on tensile.usage, tensile.deleted_jobs, tensile.deleted_usage, tensile.totals, tensile.owner_usage,
+  tensile.stat_usage
   to tensile_user, tensile_monitor, tensile_worker;
 grant insert, update on tensile.usage, tensile.owner_usage to tensile_worker;
 
 revoke execute on function tensile.usage_day(), tensile.usage_half_life_s(),
   tensile.decayed_usage(double precision, timestamptz, double precision), tensile.owners_spent(),
-  tensile.owner_standings(oid[]), tensile.count_deleted_jobs() from public;
+  tensile.owner_standings(oid[]), tensile.count_deleted_jobs(), tensile.count_deleted_usage(),
+  tensile.add_totals(text[], text[], double precision[]), tensile.count_interruption() from public;
 grant execute on function tensile.usage_day(), tensile.owners_spent() to tensile_user, tensile_monitor, tensile_worker;
 grant execute on function tensile.usage_half_life_s(),
-  tensile.decayed_usage(double precision, timestamptz, double precision), tensile.owner_standings(oid[])
+  tensile.decayed_usage(double precision, timestamptz, double precision), tensile.owner_standings(oid[]),
+  tensile.add_totals(text[], text[], double precision[])
   to tensile_worker;

@@ -9,6 +9,8 @@ select pg_catalog.pg_extension_config_dump('tensile.settings', '');
 select pg_catalog.pg_extension_config_dump('tensile.role_quotas', '');
 select pg_catalog.pg_extension_config_dump('tensile.usage', '');
 select pg_catalog.pg_extension_config_dump('tensile.deleted_jobs', '');
+select pg_catalog.pg_extension_config_dump('tensile.deleted_usage', '');
+select pg_catalog.pg_extension_config_dump('tensile.totals', '');
 select pg_catalog.pg_extension_config_dump('tensile.models', '');
 select pg_catalog.pg_extension_config_dump('tensile.model_versions', '');
 select pg_catalog.pg_extension_config_dump('tensile.version_bundles', '');

@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from pathlib import Path
@@ -24,7 +25,9 @@ import torch
 from indb_tensile.catalog import jobs
 from indb_tensile.catalog.connection import WORK_LOCK_TIMEOUT_MS, connect
 from indb_tensile.catalog.install import VERSION
+from indb_tensile.catalog.prediction_counts import PredictionCounts
 from indb_tensile.catalog.reader_connection import reader_dsn
+from indb_tensile.catalog.usage import add_totals
 from indb_tensile.controller.fork_client import ForkServer
 from indb_tensile.controller.parent_death import die_with_parent
 from indb_tensile.controller.service_process import ANSWERING_VARIABLE
@@ -51,6 +54,7 @@ from .serving.table_readings import TableReadings
 
 # Versions that load at the same time, so that one that loads slowly, or waits for a lock, delays no other user.
 _LOADER_THREADS = 4
+_COUNTS_S = 5.0  # between two additions to the counters of predictions
 _GRACE_S = 3.0  # time for requests in progress when the service is stopped
 
 _log = logging.getLogger("service")
@@ -106,9 +110,11 @@ async def _serve(options: ServiceSettings, store: Store, forks: ForkServer) -> N
         _report_ready()
         _log.info("answering system user %s on %s", user_name(uid), endpoint.path)
         await analyst_process.start()
-        await stop_requested.wait()
+        while not await _is_set_within(stop_requested, _COUNTS_S):
+            await _store_counts(options, front.counts, loader)
     finally:
         await server.stop(_GRACE_S)
+        await _store_counts(options, front.counts, loader)
         analyst_process.stop()
         batches.close()
         front.close()
@@ -136,6 +142,24 @@ async def _identity(store: Store) -> DatabaseIdentity:
     return await asyncio.get_running_loop().run_in_executor(None, store.identity)
 
 
+async def _is_set_within(event: asyncio.Event, time_s: float) -> bool:
+    with suppress(TimeoutError):
+        await asyncio.wait_for(event.wait(), time_s)
+    return event.is_set()
+
+
+async def _store_counts(options: ServiceSettings, counts: PredictionCounts, loader: "_Loader") -> None:
+    """Add what was counted to the counters of the catalog; a standby, which only reads, keeps nothing."""
+    amounts = counts.take()
+    if not amounts or options.worker is None:
+        return
+    try:
+        await loader.store(amounts)
+    except (DatabaseError, psycopg.Error) as error:
+        _log.debug("the counts of predictions were not stored: %s", error)
+        counts.put_back(amounts)
+
+
 class _Loader:
     """Loads versions in threads, each with its own connection, while predictions continue."""
 
@@ -150,6 +174,10 @@ class _Loader:
         loaded = await asyncio.get_running_loop().run_in_executor(self._executor, self._load, version)
         return CachedModel(model=Answers(loaded.predictor), size_bytes=loaded.size_bytes, owner=loaded.owner_oid)
 
+    async def store(self, amounts: Mapping[tuple[str, str], float]) -> None:
+        """Add amounts to the counters of the catalog."""
+        await asyncio.get_running_loop().run_in_executor(self._executor, self._add, amounts)
+
     def close(self) -> None:
         """End the threads and close their connections."""
         self._executor.shutdown(cancel_futures=True)
@@ -157,13 +185,19 @@ class _Loader:
             store.close()
 
     def _load(self, version: ModelVersionId) -> Loaded:
+        return self._store().load(version)
+
+    def _add(self, amounts: Mapping[tuple[str, str], float]) -> None:
+        self._store().session.run(lambda connection: add_totals(connection, amounts))
+
+    def _store(self) -> Store:
         if not hasattr(self._thread_local, "store"):
             self._thread_local.store = Store(
                 self._options.shared.dsn, "service loader", self._options.shared.device, self._options.shared.threads
             )
             self._stores.append(self._thread_local.store)
         store: Store = self._thread_local.store
-        return store.load(version)
+        return store
 
 
 def _report_ready() -> None:

@@ -99,6 +99,7 @@ class StoredVersion:
     metrics: dict[str, float]
     data_digest: str | None
     deployed: bool
+    imported: bool = False  # out of a file, so that nothing is known of its weights and its bundle
     network: StoredNetwork | None = None
 
 
@@ -256,6 +257,7 @@ _SAME_NAMES = (
     "metrics",
     "data_digest",
     "deployed",
+    "imported",
 )
 
 

@@ -509,7 +509,7 @@ returning c.version_id, c.number, c.name
 -- load_version --
 select v.version_id, v.model_id, m.name, m.owner_oid, v.number, v.task::text, v.target, v.architecture, b.bundle,
        v.metric_name, v.metric, v.higher_is_better, v.metrics, v.parameters, v.weights_bytes, v.weights_digest,
-       v.data_digest, v.deployed
+       v.data_digest, v.deployed, v.job_id is null as imported
   from tensile.model_versions as v
   join tensile.version_bundles as b using (version_id)
   join tensile.models as m using (model_id)
@@ -819,6 +819,26 @@ on conflict (owner_oid, installation) do update
                     + excluded.recent_s,
        day_s = case when t.day = excluded.day then t.day_s else 0 end + excluded.day_s, day = excluded.day,
        updated_at = now()
+
+-- add_totals --
+select tensile.add_totals(%(names)s::text[], %(labels)s::text[], %(amounts)s::float8[])
+
+-- add_movements --
+-- Bytes that the plans of these jobs copied, and how long their iterations waited for copies, as the size of the plans
+-- and the measured time of their iterations say; and how long jobs made way for others.
+select tensile.add_totals(
+         array['swapped_bytes', 'swapped_bytes', 'stall_s', 'stall_s'], array['out', 'in', 'copies', 'turns'],
+         array[sum(m.swapped_bytes * m.iterations), sum(m.swapped_bytes * m.iterations),
+               sum(m.measured_stall_ns / 1e9 * m.iterations), sum(m.waiting_s)])
+  from (select p.swapped_bytes, p.measured_stall_ns, u.waiting_s * (j.phase = 'parked')::integer as waiting_s,
+               case when j.phase = 'training'
+                    then u.running_s * 1e9 / nullif(coalesce(p.measured_iteration_ns, p.predicted_iteration_ns), 0)
+                    end as iterations
+          from unnest(%(jobs)s::bigint[], %(running_s)s::float8[], %(waiting_s)s::float8[])
+            as u (job_id, running_s, waiting_s)
+          join tensile.jobs as j using (job_id)
+          left join lateral (select * from tensile.plans as n where n.job_id = u.job_id and n.adopted_at is not null
+                              order by n.plan_id desc limit 1) as p on true) as m
 
 -- pin_session --
 -- Names in our statements mean PostgreSQL's own functions and operators, and not those of a user.

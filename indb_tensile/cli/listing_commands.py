@@ -96,7 +96,7 @@ def trials(dsn: str | None, as_json: bool, **options: Any) -> None:
 @page_options(None)
 @click.pass_context
 def models(context: click.Context, /, dsn: str | None, as_json: bool, **options: Any) -> None:
-    """List models and the version that is deployed; import, grant and remove pretrained networks."""
+    """List models and the version that is deployed; export and import models, and manage registered networks."""
     if context.invoked_subcommand is None:
         _list("MODELS", dsn, options, as_json=as_json, empty="no model yet: select tensile_train('model', 'table')")
 

@@ -135,10 +135,9 @@ COMMANDS = {
     "retrain": LazyCommand(
         "model_commands:retrain", "Enqueue the last successful training of MODEL again and print the job's number."
     ),
-    "model": LazyCommand("model_file_commands:model", "Write a version of a model to a file."),
     "models": LazyCommand(
         "network_commands:models",
-        "List models and the version that is deployed; import, grant and remove pretrained networks.",
+        "List models and the version that is deployed; export and import models, and manage registered networks.",
     ),
     "predict": LazyCommand(
         "predict_command:predict",
@@ -170,11 +169,15 @@ COMMANDS = {
 }
 
 
+_OTHER_SPELLINGS = {"model": "models"}  # `tensile model export NAME FILE` reads as well
+
+
 class _LazyGroup(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        cmd_name = _OTHER_SPELLINGS.get(cmd_name, cmd_name)
         if cmd_name not in COMMANDS:
             return None
         module, _, name = COMMANDS[cmd_name].target.partition(":")

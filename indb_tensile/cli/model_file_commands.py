@@ -1,4 +1,4 @@
-"""The command `tensile model export`."""
+"""The commands `tensile models export` and, for a file, `tensile models import`."""
 
 from pathlib import Path
 
@@ -8,12 +8,7 @@ from indb_tensile.cli.output import show_one
 from indb_tensile.cli.shared_options import dsn_option, json_option
 
 
-@click.group()
-def model() -> None:
-    """Write a version of a model to a file."""
-
-
-@model.command("export")
+@click.command("export")
 @dsn_option
 @json_option
 @click.argument("name")
@@ -30,3 +25,12 @@ def export_model(dsn: str | None, as_json: bool, name: str, file: Path, version:
     with Tensile(dsn) as client:
         written = client.export_model(name, file, version=version)
     show_one({"model": name, "file": str(written), "size_bytes": written.stat().st_size}, as_json=as_json)
+
+
+def import_model(dsn: str | None, file: Path, name: str, *, deploy: bool | None, as_json: bool) -> None:
+    """Write a file into the database as the next version of a model, and print the number of the version."""
+    from indb_tensile.client.sync_client import Tensile
+
+    with Tensile(dsn) as client:
+        version = client.import_model(file, name, deploy=deploy)
+    show_one({"model": name, "version": version}, as_json=as_json)

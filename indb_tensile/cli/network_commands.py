@@ -1,4 +1,4 @@
-"""The commands `tensile models import`, `imported`, `grant`, `revoke` and `remove`: registered networks."""
+"""The commands `tensile models import`, `imported`, `grant`, `revoke` and `remove`: files and registered networks."""
 
 import importlib
 from pathlib import Path
@@ -11,6 +11,7 @@ from indb_tensile.catalog.connection import Connection, connect, pinned
 from indb_tensile.catalog.stored_networks import NewNetwork
 from indb_tensile.cli.listing_commands import list_networks, models
 from indb_tensile.cli.listing_options import page_options
+from indb_tensile.cli.model_file_commands import export_model, import_model
 from indb_tensile.cli.output import show_one, warn
 from indb_tensile.cli.shared_options import dsn_option, json_option
 from indb_tensile.cli.statements import statement
@@ -22,9 +23,22 @@ _DIRECTORY = "indb_tensile.learning.network_directory"
 _MOST_SHOWN = 5  # tensors that were left out
 
 
+models.add_command(export_model)
+
+
 @models.command("import")
-@click.option("--hf", "directory", metavar="DIR", required=True, help="directory that save_pretrained wrote")
-@click.option("--name", required=True, help="name by which an architecture refers to the network")
+@click.argument("file", required=False, type=click.Path(dir_okay=False, path_type=Path))
+@click.option(
+    "--hf", "directory", metavar="DIR", help="directory that save_pretrained wrote, for a registered network"
+)
+@click.option(
+    "--name", required=True, help="name of the model, or name by which an architecture refers to the network"
+)
+@click.option(
+    "--deploy/--no-deploy",
+    default=None,
+    help="deploy the version of FILE or do not; by default only if the model has no deployed version",
+)
 @click.option(
     "--grant",
     "grantees",
@@ -36,20 +50,50 @@ _MOST_SHOWN = 5  # tensors that were left out
 @click.option("--force", is_flag=True, help="replace it although versions of models need it")
 @dsn_option
 @json_option
-def import_network(
-    directory: str,
+def import_file_or_network(
+    file: Path | None,
+    directory: str | None,
     name: str,
+    deploy: bool | None,
     grantees: tuple[str, ...],
     replace: bool,
     force: bool,
     dsn: str | None,
     as_json: bool,
 ) -> None:
-    """Register a pretrained network from a directory, for the architecture `pretrained`; for tensile_admin.
+    """Import a model out of FILE, or register a pretrained network from a directory.
 
-    Reads config.json, tokenizer.json or the vocabulary, and safetensors, and stores them in the catalog. Runs nothing
-    of the directory and downloads nothing. Kinds: bert, distilbert, roberta, gpt2.
+    FILE is a .safetensors file that `tensile models export` wrote. It becomes the next version of the model of this
+    name, which belongs to you and is created if there is none. Nothing in the file is run. A model of scikit-learn is
+    only for tensile_admin.
+
+    With --hf, which is for tensile_admin, reads config.json, tokenizer.json or the vocabulary, and safetensors, and
+    registers them as a network for the architecture `pretrained`. Runs nothing of the directory and downloads
+    nothing. Kinds: bert, distilbert, roberta, gpt2.
     """
+    if (file is None) == (directory is None):
+        raise click.UsageError("Give either FILE, for a model, or --hf DIR, for a registered network.")
+    if file is not None:
+        if grantees or replace or force:
+            raise click.UsageError("--grant, --replace and --force are for a network: give --hf DIR.")
+        import_model(dsn, file, name, deploy=deploy, as_json=as_json)
+        return
+    if deploy is not None:
+        raise click.UsageError("--deploy and --no-deploy are for a model: give FILE.")
+    assert directory is not None
+    _import_network(dsn, directory, name, grantees, replace=replace, force=force, as_json=as_json)
+
+
+def _import_network(
+    dsn: str | None,
+    directory: str,
+    name: str,
+    grantees: tuple[str, ...],
+    *,
+    replace: bool,
+    force: bool,
+    as_json: bool,
+) -> None:
     with importlib.import_module(_DIRECTORY).NetworkDirectory(Path(directory)) as read:
         network = _new_network(name, read)
         with _administrator(dsn) as connection, connection.transaction():

@@ -31,6 +31,7 @@ from indb_tensile.client.relation_source import RelationSource, relation_source
 from indb_tensile.client.statement_errors import translated_errors
 from indb_tensile.client.train_options import PredictIntoOptions, SearchOptions, TrainOptions
 from indb_tensile.client.version_export import export_version
+from indb_tensile.client.version_import import import_version
 from indb_tensile.errors import RequestError
 
 Result = TypeVar("Result")
@@ -244,6 +245,14 @@ class AsyncTensile:
     async def export_model(self, model: str, path: str | Path, *, version: int | None = None) -> Path:
         """Write a version of a model to a file, by default the deployed one: see `Model.export`."""
         return await self.run(export_version(model, version, Path(path)))
+
+    async def import_model(self, path: str | Path, name: str, *, deploy: bool | None = None) -> int:
+        """Write a file as the next version of a model, commit, and return the version's number: see `Model.load`.
+
+        The model belongs to the role of the connection, and is created if there is none. `deploy` None deploys the
+        version if no other one is deployed.
+        """
+        return await self.run(import_version(Path(path), name, deploy=deploy))
 
     async def rename(self, model: str, new_name: str) -> None:
         """Rename a model, and commit."""

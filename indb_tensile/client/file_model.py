@@ -33,22 +33,15 @@ class Model:
     def load(cls, path: str | Path) -> "Model":
         """Read a file that `export` wrote, and check it. Raises RequestError for any other file."""
         path = Path(path)
-        if path.suffix in _PICKLED or path.suffix == ".onnx":
-            raise UnsupportedError(
-                f"{path} is a {path.suffix} file, and only .safetensors files are loaded",
-                detail="An ONNX file lacks the preprocessing."
-                if path.suffix == ".onnx"
-                else "Loading a file of torch or of pickle can run code that is in the file.",
-                hint="Export the model as .safetensors, and load that.",
-            )
+        check_suffix_of_model(path)
         file = read_model_file(path)
-        return cls(file, _predictor_of(str(path), file))
+        return cls(file, checked_predictor(str(path), file))
 
     @staticmethod
     def export(model: str, path: str | Path, *, database: "Tensile | Any" = None, version: int | None = None) -> Path:
         """Write a version of a model of the database to a file, by default the deployed version.
 
-        `.safetensors` has weights and preprocessing, and `Model.load` and `tensile model import` read it. `.pt2` (for
+        `.safetensors` has weights and preprocessing, for `Model.load` and `tensile models import`. `.pt2` (for
         torch.export) and `.onnx` have the network alone: they take encoded rows (`Model.encode`), and the recipe of
         the preprocessing is in their metadata. `database` is a `Tensile`, or what `Tensile` takes. Only the owner of
         the model and roles with the privilege "weights" on it may export it.
@@ -149,7 +142,20 @@ class Model:
         )
 
 
-def _predictor_of(name: str, file: ModelFile) -> "ModelPredictor":
+def check_suffix_of_model(path: Path) -> None:
+    """Raise UnsupportedError for a file that is not loaded, because it may run code or lacks the preprocessing."""
+    if path.suffix in _PICKLED or path.suffix == ".onnx":
+        raise UnsupportedError(
+            f"{path} is a {path.suffix} file, and only .safetensors files are loaded",
+            detail="An ONNX file lacks the preprocessing."
+            if path.suffix == ".onnx"
+            else "Loading a file of torch or of pickle can run code that is in the file.",
+            hint="Export the model as .safetensors, and load that.",
+        )
+
+
+def checked_predictor(name: str, file: ModelFile) -> "ModelPredictor":
+    """Check the model of a file and build it. Raises RequestError for one that this version does not read."""
     from indb_tensile.learning.artifacts import ModelPredictor
     from indb_tensile.learning.stored_model_check import check_stored_model
 

@@ -209,5 +209,5 @@ def _tensor_fault(described: Any) -> str:
 
 def _no_model(name: str, fault: str) -> RequestError:
     return RequestError(
-        f"{name} is no model of indb-tensile: {fault}", hint="Write one with: tensile model export NAME FILE."
+        f"{name} is no model of indb-tensile: {fault}", hint="Write one with: tensile models export NAME FILE."
     )

@@ -30,6 +30,7 @@ from indb_tensile.client.statement_errors import translated_errors
 from indb_tensile.client.sync_job import Job
 from indb_tensile.client.train_options import PredictIntoOptions, SearchOptions, TrainOptions
 from indb_tensile.client.version_export import export_version
+from indb_tensile.client.version_import import import_version
 from indb_tensile.errors import RequestError
 
 Result = TypeVar("Result")
@@ -256,6 +257,14 @@ class Tensile:
     def export_model(self, model: str, path: str | Path, *, version: int | None = None) -> Path:
         """Write a version of a model to a file, by default the deployed one: see `Model.export`."""
         return self.run(export_version(model, version, Path(path)))
+
+    def import_model(self, path: str | Path, name: str, *, deploy: bool | None = None) -> int:
+        """Write a file as the next version of a model, commit, and return the version's number: see `Model.load`.
+
+        The model belongs to the role of the connection, and is created if there is none. `deploy` None deploys the
+        version if no other one is deployed.
+        """
+        return self.run(import_version(Path(path), name, deploy=deploy))
 
     def rename(self, model: str, new_name: str) -> None:
         """Rename a model, and commit."""

@@ -29,7 +29,7 @@ class UsageMeter:
         if elapsed_s <= 0.0:
             return
         for share in computing:
-            before = self._pending.get(share.job) or JobUsage(job=share.job, device_s=0.0, byte_s=0.0, running_s=0.0)
+            before = self._pending.get(share.job) or _nothing(share.job)
             part = max(1 / len(computing), min(1.0, share.granted_bytes / max(1, budget_bytes)))
             self._pending[share.job] = replace(
                 before,
@@ -39,6 +39,10 @@ class UsageMeter:
                 measured_s=before.measured_s + (0.0 if share.speed is None else elapsed_s),
                 alone_s=before.alone_s + elapsed_s * (share.speed or 0.0),
             )
+        for share in shares:
+            if share.granted_bytes == 0:
+                before = self._pending.get(share.job) or _nothing(share.job)
+                self._pending[share.job] = replace(before, waiting_s=before.waiting_s + elapsed_s)
 
     @property
     def pending(self) -> tuple[JobUsage, ...]:
@@ -48,3 +52,7 @@ class UsageMeter:
     def clear(self) -> None:
         """Note that all that was pending is stored."""
         self._pending.clear()
+
+
+def _nothing(job: JobId) -> JobUsage:
+    return JobUsage(job=job, device_s=0.0, byte_s=0.0, running_s=0.0)

@@ -4,6 +4,7 @@ A file may contain any description of a model. The description is compared with 
 reading the model takes no more memory than these tensors do.
 """
 
+import json
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -44,6 +45,28 @@ def check_stored_model(stored: Mapping[str, Any], tensors: Described) -> None:
     check_architecture(model.architecture)
     if model.architecture["type"] not in ESTIMATORS:
         _check_tensors(model, tensors)
+
+
+def check_imported_model(stored: Mapping[str, Any], weights: bytes) -> None:
+    """Raise the errors of `check_stored_model` for a model of a file, and for a kind of model that has no file.
+
+    `weights` is a safetensors file, whose header alone is read here.
+    """
+    if stored.get("forecast") or stored.get("task") == "anomaly":
+        raise DatabaseError("a forecast and a model that finds anomalies cannot be imported")
+    if (stored.get("architecture") or {}).get("type") == "pretrained":
+        raise DatabaseError("a model that needs a registered network cannot be imported")
+    check_stored_model(stored, _described(weights))
+
+
+def _described(weights: bytes) -> Described:
+    try:
+        header = json.loads(weights[8 : 8 + int.from_bytes(weights[:8], "little")])
+        return {
+            name: (str(own["dtype"]), tuple(own["shape"])) for name, own in header.items() if name != "__metadata__"
+        }
+    except (ValueError, RecursionError, AttributeError, KeyError, TypeError) as error:
+        raise DatabaseError(f"the header of the weights cannot be read: {error}") from None
 
 
 def _converted(stored: Mapping[str, Any]) -> StoredModel:

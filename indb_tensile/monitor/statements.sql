@@ -253,10 +253,27 @@ select avg(s.stp_foretold) as foretold, avg(s.stp_measured) as measured
  where s.ended_at is null and cardinality(s.beside) > 0;
 
 -- metric_usage --
+-- With the use that is older than the setting retain_usage, so that the numbers never fall.
 select coalesce(sum(u.device_s), 0)::double precision as device_s,
        coalesce(sum(u.byte_s), 0)::double precision as byte_s,
        coalesce(sum(u.running_s), 0)::double precision as running_s
-  from tensile.usage as u;
+  from (select k.device_s, k.byte_s, k.running_s from tensile.usage as k
+        union all
+        select d.device_s, d.byte_s, d.running_s from tensile.deleted_usage as d) as u;
+
+-- metric_totals --
+-- Only monitors see what all users do together. A counter to which nothing was added yet is 0.
+select n.name, n.label, coalesce(t.value, 0) as value
+  from (select a.name, l.label
+          from (values ('swapped_bytes', array['out', 'in']), ('stall_s', array['copies', 'turns']),
+                       ('interruptions', array['job', 'other']), ('predicted_rows', array['']),
+                       ('prediction_faults', array['']), ('prediction_s', array[''])) as a (name, labels)
+         cross join unnest(a.labels) as l (label)
+        union
+        select t.name, t.label from tensile.totals as t) as n
+  left join tensile.totals as t on t.name = n.name and t.label = n.label
+ where pg_has_role('tensile_monitor', 'usage')
+ order by n.name, n.label;
 
 -- metric_models --
 select count(*) as models, coalesce(sum(m.versions), 0)::bigint as versions from tensile.model_list as m;

@@ -9,10 +9,11 @@ from typing import Any
 
 import psycopg
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from indb_tensile.catalog.connection import Connection
+from indb_tensile.catalog.prediction_counts import BOUNDS, LATENCY
 from indb_tensile.errors import TensileError
 from indb_tensile.job import ENDED_STATES, JobState
 from indb_tensile.monitor.live_figures import Row, rows
@@ -34,6 +35,24 @@ _USAGE_COUNTERS = (
     ("tensile_device_seconds", "Use of the devices: the larger share of compute or memory, over time.", "device_s"),
     ("tensile_memory_byte_seconds", "Device memory granted to jobs, over time.", "byte_s"),
     ("tensile_running_seconds", "Time in which jobs had device memory, summed over the jobs.", "running_s"),
+)
+# Name, meaning, name in tensile.totals and label of each counter of what all users do together.
+_TOTAL_COUNTERS = (
+    ("tensile_swapped_bytes", "Bytes that plans copied between device and host.", "swapped_bytes", "way"),
+    (
+        "tensile_stall_seconds",
+        "Time in which jobs waited: for copies, or while others had a turn.",
+        "stall_s",
+        "cause",
+    ),
+    (
+        "tensile_interruptions",
+        "Attempts that were interrupted, by a fault of the job or by another.",
+        "interruptions",
+        "fault",
+    ),
+    ("tensile_predictions", "Rows that services predicted.", "predicted_rows", ""),
+    ("tensile_prediction_faults", "Requests for predictions that services refused.", "prediction_faults", ""),
 )
 
 
@@ -64,7 +83,7 @@ def exporter(viewer: Viewer) -> Callable[[], tuple[bytes, str]]:
 
 
 def _figures(connection: Connection) -> Row:
-    names = ("devices", "jobs", "ended", "phases", "queue", "sharing", "usage", "models")
+    names = ("devices", "jobs", "ended", "phases", "queue", "sharing", "usage", "totals", "models")
     return {name: rows(connection, f"metric_{name}") for name in names}
 
 
@@ -105,8 +124,28 @@ def _metrics(figures: dict[str, Any]) -> Iterable[Metric]:
     yield stp
     for name, meaning, column in _USAGE_COUNTERS:
         yield CounterMetricFamily(name, meaning, value=figures["usage"][0][column])
+    yield from _totals(figures["totals"])
     for name in ("models", "versions"):
         yield GaugeMetricFamily(f"tensile_{name}", f"Number of {name}.", value=figures["models"][0][name])
+
+
+def _totals(totals: list[Row]) -> Iterable[Metric]:
+    """Yield the counters of all users together; without samples if the role may not see them."""
+    value_of = {(row["name"], row["label"]): row["value"] for row in totals}
+    for name, meaning, stored, label in _TOTAL_COUNTERS:
+        counter = CounterMetricFamily(name, meaning, labels=[label] if label else [])
+        for (own, kind), value in sorted(value_of.items()):
+            if own == stored:
+                counter.add_metric([kind] if label else [], value)
+        yield counter
+    latency = HistogramMetricFamily("tensile_prediction_seconds", "Time to answer a request for predictions.")
+    if totals:
+        buckets: list[tuple[str, float]] = []
+        for bound in BOUNDS:
+            below = buckets[-1][1] if buckets else 0.0
+            buckets.append((bound, below + value_of.get((LATENCY, bound), 0.0)))
+        latency.add_metric([], buckets, value_of.get(("prediction_s", ""), 0.0))
+    yield latency
 
 
 def _ended_jobs(counts: list[Row]) -> Metric:

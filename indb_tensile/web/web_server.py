@@ -12,6 +12,7 @@ from indb_tensile.errors import RequestError
 from indb_tensile.monitor.viewer import Viewer
 from indb_tensile.web.application import LoginMethod, application
 from indb_tensile.web.bounded_connection import BoundedConnection
+from indb_tensile.web.handshake_limit import HandshakeLimitLoop
 from indb_tensile.web.listening_address import ListeningAddress
 from indb_tensile.web.login_links import LoginLinks
 from indb_tensile.web.metrics_exporter import exporter
@@ -76,6 +77,7 @@ def server_config(page: RequestGuard, address: ListeningAddress) -> uvicorn.Conf
     return uvicorn.Config(
         page,
         http=BoundedConnection,
+        loop=f"{HandshakeLimitLoop.__module__}:{HandshakeLimitLoop.__qualname__}",
         ssl_certfile=address.certificate,
         ssl_keyfile=address.key,
         log_config=None,

@@ -405,6 +405,23 @@ create table tensile.deleted_jobs (
   constraint deleted_jobs_are_counts check (jobs >= 0)
 ) with (fillfactor = 50);
 
+create table tensile.deleted_usage (
+  owner_oid oid not null,
+  installation uuid not null default tensile.installation(),
+  device_s double precision not null default 0,
+  byte_s double precision not null default 0,
+  running_s double precision not null default 0,
+  primary key (owner_oid, installation)
+) with (fillfactor = 50);
+
+create table tensile.totals (
+  name text not null,
+  label text not null default '',
+  value double precision not null,
+  primary key (name, label),
+  constraint totals_are_amounts check (value >= 0 and value < 'infinity')
+) with (fillfactor = 50);
+
 create table tensile.owner_usage (
   owner_oid oid not null,
   installation uuid not null default tensile.installation(),

@@ -6,7 +6,12 @@ import pytest
 from sqlalchemy import Column, ForeignKeyConstraint, Table, create_engine
 from sqlalchemy.dialects import postgresql
 
-from indb_tensile.catalog.sqlalchemy import catalog_views, device_tables, search_tables  # noqa: F401 - adds them to the metadata
+from indb_tensile.catalog.sqlalchemy import (  # noqa: F401 - adds them to the metadata
+    catalog_views,
+    device_tables,
+    search_tables,
+    usage_tables,
+)
 from indb_tensile.catalog.sqlalchemy.catalog_tables import metadata
 from tests.conftest import Database
 

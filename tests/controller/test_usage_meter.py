@@ -25,6 +25,7 @@ def test_larger_share_of_compute_and_memory_counts() -> None:
     assert meter.pending == (
         JobUsage(job=JobId(1), device_s=0.75, byte_s=75.0, running_s=1.0),
         JobUsage(job=JobId(2), device_s=0.5, byte_s=25.0, running_s=1.0),
+        JobUsage(job=JobId(3), device_s=0.0, byte_s=0.0, running_s=0.0, waiting_s=1.0),
     )
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from indb_tensile.client import Model, Tensile
 from indb_tensile.errors import MissingError, PrivilegeError, RequestError, UnsupportedError
-from indb_tensile.request.network_rules import ESTIMATORS, TABLE_ARCHITECTURES
+from indb_tensile.request.network_rules import ARCHITECTURES, ESTIMATORS, FORECAST_ARCHITECTURES
 from tests.e2e.conftest import Service
 
 pytestmark = pytest.mark.postgres
@@ -58,12 +58,12 @@ def trained(client: Tensile, model: str, target: str, architecture: Any, **optio
     client.train(model, "every_kind", target=target, architecture=architecture, **settings).wait(400)
 
 
-def check_equal(client: Tensile, running: Service, model: str, path: Path) -> None:
+def check_equal(client: Tensile, running: Service, model: str, path: Path, table: str = "every_kind") -> None:
     """Compare 1,000 predictions of a file with those of the database."""
     own = Model.load(client.export_model(model, path))
-    answers = own.predict(own_rows(running))
+    answers = own.predict(own_rows(running, table=table))
     shares = own.task != "regression"
-    expected = sorted(client.predict_rows(model, "every_kind", keys=["id"], probabilities=shares), key=by_id)
+    expected = sorted(client.predict_rows(model, table, keys=["id"], probabilities=shares), key=by_id)
     assert len(answers) == len(expected) == 1000
     if own.task == "regression":
         values = np.array([row.value for row in answers])
@@ -110,11 +110,11 @@ print(json.dumps({"psycopg": "psycopg" in sys.modules, "labels": labels}))
 """
 
 
-def own_rows(running: Service, count: int = 1000) -> list[dict[str, Any]]:
-    """Return the first rows of the table as PostgreSQL's JSON."""
-    statement = "select to_jsonb(e) from every_kind as e order by id limit %s"
+def own_rows(running: Service, count: int = 1000, table: str = "every_kind") -> list[dict[str, Any]]:
+    """Return the first rows of a table as PostgreSQL's JSON."""
+    statement = f"select to_jsonb(e) from {table} as e order by id limit %s"
     with running.database.connect("demo") as connection:
-        return [row for (row,) in connection.execute(statement, (count,)).fetchall()]
+        return [row for (row,) in connection.execute(statement.encode(), (count,)).fetchall()]
 
 
 def test_only_the_owner_and_who_has_the_weights_export(client: Tensile, running: Service, tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_only_the_owner_and_who_has_the_weights_export(client: Tensile, running:
         with pytest.raises(MissingError):
             bob.export_model("guarded", path)
     assert list(tmp_path.iterdir()) == [path]
-    command = [sys.executable, "-c", "from indb_tensile.cli.main import main; main()", "model", "export"]
+    command = [sys.executable, "-c", "from indb_tensile.cli.main import main; main()", "models", "export"]
     target = [str(tmp_path / "again.safetensors"), "--json", "--dsn", running.database.dsn("demo")]
     done = subprocess.run([*command, "guarded", *target], capture_output=True, text=True, check=False)
     assert (done.returncode, json.loads(done.stdout)["size_bytes"]) == (0, path.stat().st_size)
@@ -168,22 +168,96 @@ def test_the_network_alone_is_exported_for_torch(client: Tensile, running: Servi
     check_equal(client, running, "leafy", tmp_path / "l.safetensors")
 
 
+def test_an_imported_file_predicts_as_the_model_that_it_was_exported_from(
+    client: Tensile, running: Service, tmp_path: Path
+) -> None:
+    trained(client, "original", "y", {"type": "mlp", "hidden": [8]})
+    path = client.export_model("original", tmp_path / "o.safetensors")
+    command = [sys.executable, "-c", "from indb_tensile.cli.main import main; main()", "model", "import", str(path)]
+    options = ["--name", "copied", "--json", "--dsn", running.database.dsn("demo")]
+    done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
+    assert (done.returncode, json.loads(done.stdout), done.stderr) == (0, {"model": "copied", "version": 1}, "")
+    check_same_predictions(client, "original", "copied")
+    assert client.import_model(path, "copied") == 2
+    assert [(own["version"], own["deployed"]) for own in client.versions("copied")] == [(2, False), (1, True)]
+    assert client.import_model(path, "copied", deploy=True) == 3
+    check_same_predictions(client, "original", "copied")
+    with Tensile(running.database.dsn("bob")) as bob:
+        with pytest.raises(PrivilegeError, match='model "copied" belongs to another role'):
+            bob.import_model(path, "copied")
+        assert bob.import_model(path, "of bob") == 1
+    (tmp_path / "o.pt2").write_bytes(path.read_bytes())
+    with pytest.raises(UnsupportedError, match=r"only \.safetensors files are loaded"):
+        client.import_model(tmp_path / "o.pt2", "copied")
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(RequestError, match="is no model of indb-tensile: its tensors have"):
+        client.import_model(path, "copied")
+    assert len(client.versions("copied")) == 3
+
+
+def check_same_predictions(client: Tensile, model: str, other: str, table: str = "every_kind") -> None:
+    """Compare 1,000 predictions of two models of the database, which are equal to the last bit."""
+    expected, got = (sorted(client.predict_rows(name, table, keys=["id"]), key=by_id) for name in (model, other))
+    assert len(got) == 1000
+    assert got == expected
+
+
+# What each architecture of the registry is trained on: a table and its features, or why there is no file.
+NO_FILE = dict.fromkeys(FORECAST_ARCHITECTURES, "which has no file") | {
+    "autoencoder": "which has no file",
+    "pretrained": "needs a registered network",
+}
+OF_IMAGES: dict[str, Any] = {
+    "cnn": {"type": "cnn", "channels": [4]},
+    "resnet": {"type": "resnet", "channels": [4], "blocks": [1]},
+    "vit": {"type": "vit"},
+    "layers": {"type": "layers", "layers": [{"type": "flatten"}, {"type": "linear", "units": 8}, {"type": "relu"}]},
+}
+OF_TABLES = tuple(kind for kind in ARCHITECTURES if kind not in NO_FILE and kind not in OF_IMAGES)
+IMAGES = """
+create table pictures as
+  select i as id, (select array_agg(row_of) from (
+             select array_agg(((i * 7 + r * 3 + c) % 11)::real) as row_of
+               from generate_series(1, 8) as r, generate_series(1, 8) as c group by r order by r) as t) as picture,
+         case when i % 11 > 5 then 'high' else 'low' end as y, (i % 11) * 2.5 as amount
+    from generate_series(1, 1000) as i;
+grant select on pictures to tensile_reader"""
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("target", ["y", "amount"])
-@pytest.mark.parametrize("kind", ["mlp", *TABLE_ARCHITECTURES, *ESTIMATORS])
+@pytest.mark.parametrize("kind", [*OF_TABLES, *OF_IMAGES])
 def test_every_architecture_predicts_the_same_from_files_of_every_format(
     client: Tensile, running: Service, tmp_path: Path, kind: str, target: str
 ) -> None:
     import torch
 
-    model = f"{kind} of {target}"
-    trained(client, model, target, kind)
-    check_equal(client, running, model, tmp_path / "m.safetensors")
+    model, table = f"{kind} of {target}", "every_kind"
+    if kind in OF_IMAGES:
+        table = "pictures"
+        with running.database.connect("demo") as demo:
+            demo.execute("drop table if exists pictures")
+            demo.execute(IMAGES)
+        hyperparams = {"epochs": 1, "batch_size": 128}
+        chosen = {"features": ["picture"], "architecture": OF_IMAGES[kind], "hyperparams": hyperparams}
+        client.train(model, table, target=target, **chosen).wait(400)
+    else:
+        trained(client, model, target, kind)
+    check_equal(client, running, model, tmp_path / "m.safetensors", table)
+    importer = "admin" if kind in ESTIMATORS else "demo"
+    with Tensile(running.database.dsn(importer)) as other:
+        if kind in ESTIMATORS:
+            with pytest.raises(PrivilegeError, match="only members of tensile_admin may import"):
+                client.import_model(tmp_path / "m.safetensors", f"copy of {model}")
+        assert other.import_model(tmp_path / "m.safetensors", f"copy of {model}") == 1
+        if importer != "demo":
+            other.grant(f"copy of {model}", "demo")
+    check_same_predictions(client, model, f"copy of {model}", table)
     if kind in ESTIMATORS:
         return
     own = Model.load(tmp_path / "m.safetensors")
     client.export_model(model, tmp_path / "m.pt2")
-    encoded = own.encode(own_rows(running))
+    encoded = own.encode(own_rows(running, table=table))
     with torch.no_grad():
         again = torch.export.load(tmp_path / "m.pt2").module()(torch.from_numpy(encoded)).numpy()
     assert (again == own.outputs(encoded)).all()

@@ -1,21 +1,18 @@
 """Look at every page in a real browser: by day once, by night with many jobs, other widths and a lost connection."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
-from selenium.webdriver.support.ui import WebDriverWait
 
 from tests.conftest import Database
-from tests.web.chromium import chromium
+from tests.web.chromium import chromium, complaints, enter, is_too_wide, open_page, wait_for, wait_for_text
 from tests.web.conftest import ServedPage
 
 pytestmark = [pytest.mark.postgres, pytest.mark.shares_database]
-
-_DEADLINE_S = 120
 
 
 @pytest.fixture(scope="module")
@@ -23,34 +20,6 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A browser of an ordinary width."""
     with chromium(tmp_path_factory.mktemp("profile")) as driver:
         yield driver
-
-
-def enter(driver: Any, page: ServedPage) -> None:
-    """Log in by the newest link."""
-    driver.get(f"http://127.0.0.1:{page.port}/enter?link={page.links[-1]}")
-
-
-def open_page(driver: Any, page: ServedPage, path: str) -> None:
-    driver.get(f"http://127.0.0.1:{page.port}{path}")
-
-
-def wait_for(driver: Any, condition: Callable[[Any], Any], awaited: str) -> Any:
-    return WebDriverWait(driver, _DEADLINE_S, poll_frequency=0.1).until(condition, f"waited for {awaited}")
-
-
-def wait_for_text(driver: Any, *texts: str) -> None:
-    """Wait until the page shows all these texts."""
-    wait_for(driver, lambda d: all(text in d.find_element(By.ID, "content").text for text in texts), repr(texts))
-
-
-def complaints(driver: Any) -> list[str]:
-    """Return what the browser's console says of faults, but for requests that the test wants to be refused."""
-    return [entry["message"] for entry in driver.get_log("browser") if "status of 401" not in entry["message"]]
-
-
-def is_too_wide(driver: Any) -> bool:
-    script = "return document.documentElement.scrollWidth > document.documentElement.clientWidth"
-    return bool(driver.execute_script(script))
 
 
 def test_every_page_shows_what_its_role_may_see_and_the_browser_finds_no_fault(

@@ -30,6 +30,14 @@ _FIGURES: dict[str, Any] = {
     "queue": [{"oldest_s": 1.5}],
     "sharing": [{"foretold": 1.5, "measured": 1.4}],
     "usage": [{"device_s": 1.0, "byte_s": 2.0, "running_s": 3.0}],
+    "totals": [
+        {"name": name, "label": label, "value": 4.0}
+        for name, label in (
+            *(("swapped_bytes", "out"), ("swapped_bytes", "in"), ("stall_s", "copies"), ("stall_s", "turns")),
+            *(("interruptions", "job"), ("interruptions", "other"), ("predicted_rows", "")),
+            *(("prediction_faults", ""), ("prediction_s", ""), ("prediction_latency", "0.005")),
+        )
+    ],
     "models": [{"models": 1, "versions": 2}],
 }
 
@@ -44,6 +52,30 @@ def exported() -> dict[str, set[str]]:
             name, labels = re.fullmatch(r"(\w+)(?:\{(.*)\})? .*", line).groups()  # type: ignore[union-attr]
             names.setdefault(name, set()).update(re.findall(r'(\w+)="', labels or ""))
     return names
+
+
+def test_the_histogram_of_latencies_adds_up_its_buckets_and_monitors_alone_see_it() -> None:
+    figures = _FIGURES | {
+        "totals": [
+            {"name": "prediction_latency", "label": "0.005", "value": 3.0},
+            {"name": "prediction_latency", "label": "+Inf", "value": 1.0},
+            {"name": "prediction_s", "label": "", "value": 12.5},
+        ]
+    }
+    assert histogram(figures) == {"0.001": 0, "0.005": 3, "0.01": 3, "10": 3, "+Inf": 4, "count": 4, "sum": 12.5}
+    assert histogram(_FIGURES | {"totals": []}) == {}
+
+
+def histogram(figures: dict[str, Any]) -> dict[str, float]:
+    """Return some buckets of the latencies of predictions, with their count and sum."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(CatalogCollector(lambda _: figures))
+    found = re.findall(
+        r'^tensile_prediction_seconds_(?:bucket\{le="(0.001|0.005|0.01|10|\+Inf)"\}|(count|sum)) (.*)$',
+        generate_latest(registry).decode(),
+        re.MULTILINE,
+    )
+    return {bound or part: float(value) for bound, part, value in found}
 
 
 def used(expression: str) -> set[str]:

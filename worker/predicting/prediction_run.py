@@ -23,7 +23,7 @@ from indb_tensile.learning.copyrows import Segment
 from indb_tensile.learning.relation_scan import ScannedColumns, scan
 from indb_tensile.messages import TrainerLink
 
-from ..catalog_networks import registered
+from ..stored_predictors import predictor_of
 from ..training import niceness
 from ..training.progress_signs import ProgressSigns
 from ..training.retrying_session import RetryingSession
@@ -57,7 +57,7 @@ class PredictionRun:
                 return
             snapshot = session.run(lambda c: snapshots.find_snapshot(c, self._job.job))
             stored = session.run(lambda c: models.load_version(c, ModelVersionId(self._wish.version_id)))
-            predictor = ModelPredictor.load(stored.bundle, stored.weights, registered(stored.network))
+            predictor = predictor_of(stored)
             with RetryingSession(self._settings.dsn, application_name=f"{self._name} (writing)") as writer:
                 # A locked table is not waited for: the job returns to the queue.
                 session.waiting(

@@ -6,12 +6,14 @@ and a long answer is encoded in pieces.
 
 import asyncio
 import os
+import time
 from collections.abc import Sequence
 from typing import Any, Protocol
 
 import msgspec
 
-from indb_tensile.errors import InvariantError
+from indb_tensile.catalog.prediction_counts import PredictionCounts
+from indb_tensile.errors import InvariantError, TensileError
 from indb_tensile.learning.rowimages import BinaryRows
 
 from .answers import FORECAST
@@ -79,6 +81,7 @@ class RequestDispatcher:
         self._analyst = analyst
         self._readings = readings
         self._code_version = code_version
+        self.counts = PredictionCounts()
         self._long = asyncio.Lock()
 
     async def handle(self, body: bytes, connection: int) -> bytes:
@@ -89,10 +92,8 @@ class RequestDispatcher:
         match request:
             case None:
                 return await self._analyst.ask(body)
-            case Predict():
-                return await self._predicted(request, images)
-            case Read():
-                return await self._page(request, connection, header.server_start)
+            case Predict() | Read():
+                return await self._counted(request, images, connection, header.server_start)
             case Features():
                 model = await self._residents.get(request.version)
                 if (forecast := model.forecast()) is not None:
@@ -129,8 +130,16 @@ class RequestDispatcher:
         if model is None:
             return None
         owner = self._residents.owner(request.version)
-        values = self._batches.predict_at_once(request.version, model, request.marked_rows, request.kind, owner=owner)
-        return None if values is None else success({"values": values})
+        started_s, rows = time.monotonic(), request.marked_rows
+        try:
+            values = self._batches.predict_at_once(request.version, model, rows, request.kind, owner=owner)
+        except TensileError:
+            self.counts.refused(time.monotonic() - started_s)
+            raise
+        if values is None:
+            return None
+        self.counts.answered(len(rows), time.monotonic() - started_s)
+        return success({"values": values})
 
     def forget(self, connection: int) -> None:
         """Drop the evaluations and end the reading of a connection that has ended."""
@@ -142,27 +151,41 @@ class RequestDispatcher:
         self._evaluations.close()
         self._readings.close()
 
-    async def _predicted(self, request: Predict, images: bytes) -> bytes:
+    async def _counted(self, request: Predict | Read, images: bytes, connection: int, server_start: str) -> bytes:
+        """Return the answer to a request for predictions, and count it with its rows and its time."""
+        started_s = time.monotonic()
+        try:
+            if isinstance(request, Predict):
+                rows, answer = await self._predicted(request, images)
+            else:
+                rows, answer = await self._page(request, connection, server_start)
+        except TensileError:
+            self.counts.refused(time.monotonic() - started_s)
+            raise
+        self.counts.answered(rows, time.monotonic() - started_s)
+        return answer
+
+    async def _predicted(self, request: Predict, images: bytes) -> tuple[int, bytes]:
         model = await self._residents.get(request.version)
         rows = request.rows_of(images)
         values = await self._predict(request, model, rows, self._residents.owner(request.version))
         if request.kind not in TABLE_KINDS:
-            return await _encode_values(values)
+            return len(rows), await _encode_values(values)
         keys = {"keys": rows.keys()} if isinstance(rows, BinaryRows) else {}
-        return success_of(msgspec.json.encode(model.table_answer(values, request.kind) | keys))
+        return len(rows), success_of(msgspec.json.encode(model.table_answer(values, request.kind) | keys))
 
-    async def _page(self, request: Read, connection: int, server_start: str) -> bytes:
-        """Return the predictions of the next rows of a table, with their number, or the reason for reading none."""
+    async def _page(self, request: Read, connection: int, server_start: str) -> tuple[int, bytes]:
+        """Return the number of the next rows of a table, and their predictions or the reason for reading none."""
         model = await self._residents.get(request.version)
         try:
             rows = await self._readings.take(connection, request, server_start)
         except CannotReadError as error:
-            return success({"refused": error.message})
+            return 0, success({"refused": error.message})
         if rows is None:
-            return success({"rows": 0})
+            return 0, success({"rows": 0})
         values = await self._predict(request, model, rows, self._residents.owner(request.version))
         answer = model.table_answer(values, request.kind) | {"keys": rows.keys(), "rows": len(rows)}
-        return success_of(msgspec.json.encode(answer))
+        return len(rows), success_of(msgspec.json.encode(answer))
 
     async def _predict(
         self, request: Predict | Read, model: ServedModel, rows: Sequence[Any], owner: int

@@ -19,6 +19,7 @@ from indb_tensile.learning.registered_network import RegisteredNetwork
 from indb_tensile.scheduler.admission.outlook import Outlook
 
 from ..catalog_networks import registered
+from ..stored_predictors import predictor_of
 from .identity import DatabaseIdentity, read_identity
 
 # The client is connected to the same database: an outage is short, or the client has lost its connection too.
@@ -57,7 +58,7 @@ class Store:
         """
         stored = self._run(lambda connection: _load(connection, version), f"version {version}")
         return Loaded(
-            predictor=ModelPredictor.load(stored.bundle, stored.weights, registered(stored.network)),
+            predictor=predictor_of(stored),
             size_bytes=len(stored.weights) + (0 if stored.network is None else len(stored.network.weights)),
             owner_oid=stored.owner_oid,
         )

@@ -33,7 +33,7 @@ from indb_tensile.learning.series_report import best_baseline, report_baselines
 from indb_tensile.request.estimator_rules import is_estimator
 
 from ..captured_steps import parameters_of, trained_parameters_of
-from ..catalog_networks import registered
+from ..stored_predictors import predictor_of
 from .training_events import data_facts, training_facts
 
 _MOST_REFERENCE = 100_000  # rows whose errors make those of anomalies comparable: quantiles need no more
@@ -228,7 +228,7 @@ def _evaluate_incumbent(session: Session, version: ModelVersionId, prepared: Pre
     rows = prepared.held_out
     try:
         stored = session.run(lambda c: models.load_version(c, version))
-        predictor = ModelPredictor.load(stored.bundle, stored.weights, registered(stored.network))
+        predictor = predictor_of(stored)
         if prepared.forecast is not None:
             return _evaluate_forecast(predictor, prepared.forecast, prepared.metric)
         reason = why_incomparable(predictor.preprocessor, prepared.preprocessor, rows)

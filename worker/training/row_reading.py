@@ -16,7 +16,6 @@ from indb_tensile.device.hardware import (
     rows_directory,
 )
 from indb_tensile.job import JobId, Phase, Snapshot
-from indb_tensile.learning.artifacts import ModelBundle
 from indb_tensile.learning.locked_relation import ReadLimits
 from indb_tensile.learning.memory_estimate import MemoryEstimate, RowMemoryLimits
 from indb_tensile.learning.preparation import Prepared, prepare
@@ -27,6 +26,7 @@ from indb_tensile.learning.starting_weights import StartingWeights
 from indb_tensile.messages import Assign
 
 from ..catalog_networks import registered
+from ..stored_predictors import bundle_of
 from .progress_writer import ProgressWriter
 from .retrying_session import RetryingSession
 
@@ -81,7 +81,7 @@ class RowReading:
         if wish is None:
             return None
         stored = session.run(lambda c: models.load_init_version(c, self._job, wish))
-        bundle = ModelBundle.load(stored.bundle, stored.weights, registered(stored.network)).first_member()
+        bundle = bundle_of(stored).first_member()
         return StartingWeights(model=stored.model, version=stored.number, bundle=bundle)
 
     def _network(self, session: RetryingSession, start: StartingWeights | None) -> RegisteredNetwork | None:

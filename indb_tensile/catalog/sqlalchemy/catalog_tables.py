@@ -9,7 +9,6 @@ from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
-    Date,
     Double,
     ForeignKey,
     Integer,
@@ -429,42 +428,6 @@ role_quotas = Table(
     Column("weight", Double),
     Column("changed_at", TIME, nullable=False),
     Column("changed_by", Name, nullable=False),
-)
-
-usage = Table(
-    "usage",
-    metadata,
-    Column("owner_oid", OID, primary_key=True),
-    Column("installation", Uuid, primary_key=True),
-    Column("day", Date, primary_key=True),
-    Column("model_name", Text, primary_key=True),
-    Column("owner_name", Name, nullable=False),
-    Column("device_s", Double, nullable=False),
-    Column("byte_s", Double, nullable=False),
-    Column("running_s", Double, nullable=False),
-    Column("measured_s", Double, nullable=False),
-    Column("alone_s", Double, nullable=False),
-    Column("jobs_deleted", BigInteger, nullable=False),
-)
-
-deleted_jobs = Table(
-    "deleted_jobs",
-    metadata,
-    Column("owner_oid", OID, primary_key=True),
-    Column("installation", Uuid, primary_key=True),
-    Column("state", JOB_STATE, primary_key=True),
-    Column("jobs", BigInteger, nullable=False),
-)
-
-owner_usage = Table(
-    "owner_usage",
-    metadata,
-    Column("owner_oid", OID, primary_key=True),
-    Column("installation", Uuid, primary_key=True),
-    Column("recent_s", Double, nullable=False),
-    Column("day", Date, nullable=False),
-    Column("day_s", Double, nullable=False),
-    Column("updated_at", TIME, nullable=False),
 )
 
 snapshots = Table(

@@ -4,6 +4,38 @@ import { bytes, colour, el, number } from "./page.js";
 const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const HEIGHT = 230;
 
+// Texts of the ticks of a time axis, with the date where it begins or changes.
+function moments(_, values, __, ___, increment) {
+  let day = "";
+  return values.map((value) => {
+    const at = new Date(value * 1000);
+    const date = at.toLocaleDateString(undefined, { month: "short", day: "numeric" });
+    const clock = increment >= 86400 ? "" : at.toLocaleTimeString(undefined, {
+      hour: "2-digit", minute: "2-digit", second: increment < 60 ? "2-digit" : undefined, hourCycle: "h23" });
+    const text = date === day ? clock : `${clock}\n${date}`.trim();
+    day = date;
+    return text;
+  });
+}
+
+// Distances between the ticks of an axis of bytes: the texts have units of 1024, so these are round.
+const BYTE_STEPS = Array.from({ length: 50 }, (_, power) => 2 ** power);
+
+// The span of an axis of numbers. Values that differ by less than a hundredth are drawn as almost flat, which they are.
+function around(_, low, high) {
+  if (low === null) return [0, 1];
+  const least = Math.max(Math.abs(low), Math.abs(high)) / 100;
+  return high - low < least ? [low - 5 * least, high + 5 * least] : uPlot.rangeNum(low, high, 0.1, true);
+}
+
+// Texts of the ticks of numbers, with so many digits that neighbours differ.
+function numerals(_, values) {
+  const step = values.length > 1 ? Math.abs(values[1] - values[0]) : 0;
+  const largest = Math.max(...values.map(Math.abs));
+  const digits = step && largest ? Math.min(12, Math.max(1, Math.ceil(Math.log10(largest / step)) + 1)) : 4;
+  return values.map((value) => number(value, Math.max(digits, 2)));
+}
+
 class Chart {
   // `label` returns the text for screen readers from the data.
   constructor(place, label) {
@@ -32,10 +64,16 @@ class Chart {
     this.plot = new uPlot({
       ...this.size(),
       scales: { x: { time: options.time }, y: { range: options.range } },
-      axes: [axis, { ...axis, size: 74, values: (_, values) => values.map((v) => options.text(v)) }],
+      axes: [options.time ? { ...axis, values: moments, space: 70 } : axis, options.text === number
+        ? { ...axis, size: 74, values: numerals }
+        : { ...axis, size: 74, incrs: BYTE_STEPS, values: (_, values) => values.map((v) => options.text(v)) }],
       series: [{ label: options.time ? "time" : options.x }, ...series.map((s) => ({
         label: s.label, stroke: s.stroke, fill: s.fill, width: s.width ?? 1.5, dash: s.dash, points: { show: s.points ?? false },
-        value: (_, value) => (value === null || value === undefined ? "–" : options.text(value)),
+        // A stacked series shows what is its own, not the sum at which it is drawn.
+        value: (_, value, __, place) => {
+          const own = s.own && place !== null ? this.own.get(s.label)?.[place] : value;
+          return own === null || own === undefined ? "–" : options.text(own);
+        },
       }))],
       legend: { live: true },
       cursor: { drag: { x: false, y: false } },
@@ -83,7 +121,7 @@ export class MemoryChart extends Chart {
     }
     for (const { job, column } of sums.reverse()) {
       columns.push(column);
-      series.push({ label: `job ${job}`, stroke: colour(job), fill: colour(job) });
+      series.push({ label: `job ${job}`, stroke: colour(job), fill: colour(job), own: true });
     }
     columns.push(used, granted, budget);
     series.push({ label: "used", stroke: style("--text"), width: 1 });
@@ -93,6 +131,8 @@ export class MemoryChart extends Chart {
     const jobsTop = Math.max(1, ...used, ...granted), budgetTop = Math.max(1, ...budget);
     const top = jobsTop > 1 && jobsTop < budgetTop / 10 ? jobsTop * 1.3 : Math.max(jobsTop, budgetTop) * 1.05;
     this.top = top;
+    const owns = withGaps([at, ...jobs.map((job) => job.used_bytes)], gap);
+    this.own = new Map(jobs.map((job, place) => [`job ${job.job_id}`, owns[place + 1]]));
     this.draw(withGaps(columns, gap), series, { time: true, text: bytes, range: () => [0, this.top] });
   }
 }
@@ -101,7 +141,7 @@ export class MemoryChart extends Chart {
 export class LineChart extends Chart {
   constructor(place, { subject, text = number, time = true, x = "epoch", zero = false }) {
     super(place, (data, series) => `${subject}. Now: ${series.map((s, i) => `${s.label} ${text(latest(data[i + 1]))}`).join(", ")}.`);
-    this.options = { text, time, x, range: zero ? (_, low, high) => [0, Math.max(high, 1e-9) * 1.05] : undefined };
+    this.options = { text, time, x, range: zero ? (_, low, high) => [0, Math.max(high, 1e-9) * 1.05] : around };
   }
 
   update(at, lines, gap = Infinity) {

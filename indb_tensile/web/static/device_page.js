@@ -22,6 +22,7 @@ function chartsOf(worker) {
 async function drawHistory(worker, link) {
   const entry = chartsOf(worker);
   entry.drawn = Date.now();
+  entry.link = link;
   try {
     const history = await get("/api/history", { worker, age });
     if (!history.at.length) return;
@@ -122,5 +123,5 @@ content.addEventListener("click", (event) => {
   if (!button) return;
   age = button.dataset.age;
   content.querySelectorAll("button[data-age]").forEach((b) => b.setAttribute("aria-pressed", String(b.dataset.age === age)));
-  charts.forEach((entry, worker) => { entry.drawn = 0; drawHistory(worker, null); });
+  charts.forEach((entry, worker) => { entry.drawn = 0; drawHistory(worker, entry.link); });
 });

@@ -1,5 +1,5 @@
 // One job: what it does, how it learns, which memory it has and by which plans, and what happened to it.
-import { act, ask, badge, bytes, content, el, facts, get, kept, milliseconds, number, say, seconds, sentence, show, table, time, title, trouble, watch } from "./page.js";
+import { act, ask, badge, bytes, content, el, facts, get, isDark, kept, milliseconds, number, say, seconds, sentence, show, table, time, title, trouble, watch } from "./page.js";
 import { LineChart } from "./charts.js";
 
 const job = Number(location.pathname.split("/").pop());
@@ -83,7 +83,8 @@ function planTable(plans) {
 function describe(detail) {
   if (detail === null || typeof detail !== "object") return String(detail ?? "");
   if (typeof detail.message === "string" && Object.keys(detail).length === 1) return detail.message;
-  return Object.entries(detail).map(([k, v]) => `${k}: ${typeof v === "object" ? JSON.stringify(v) : v}`).join("; ");
+  return Object.entries(detail).map(([k, v]) => (k.endsWith("_bytes") && typeof v === "number" ? `${k.slice(0, -6)}: ${bytes(v)}`
+    : `${k}: ${typeof v === "object" ? JSON.stringify(v) : v}`).replaceAll("_", " ")).join("; ");
 }
 
 function draw(epochs) {
@@ -105,8 +106,7 @@ async function drawMemory() {
 // Draw the newest plan once: the picture is an image, so that no name of a tensor enters the page.
 function drawPlan(plan) {
   if (!plan?.adopted_at) return;
-  const dark = getComputedStyle(document.documentElement).getPropertyValue("--page").trim() === "#12161c";
-  const address = `/api/jobs/${job}/plan.svg?theme=${dark ? "dark" : "light"}&plan=${plan.attempt}.${plan.generation}`;
+  const address = `/api/jobs/${job}/plan.svg?theme=${isDark() ? "dark" : "light"}&plan=${plan.attempt}.${plan.generation}`;
   if (address === pictureOf) return;
   pictureOf = address;
   const text = `Memory by kind of tensor over one iteration, and where each tensor is. At most ${bytes(plan.predicted_peak_bytes)} on the device, ${bytes(plan.liveness_peak_bytes)} without planning; ${plan.swaps} swapped tensors, ${plan.recomputed} operators run again.`;
@@ -144,7 +144,7 @@ watch(`/api/jobs/${job}/live`, (data) => {
   if (priorityShown !== j.priority) { priorityShown = j.priority; priorityForm.elements.priority.value = j.priority; }
   show(content, summary(j),
     el("section", { hidden: data.epochs.length === 0 }, el("h2", {}, "Learning"), el("h3", {}, "Loss"), kept(lossPlace), el("h3", {}, "Metrics on the validation rows"), kept(metricPlace), el("h3", {}, "Learning rate"), kept(ratePlace)),
-    el("section", {}, el("h2", {}, "Memory"), kept(memoryPlace), data.plans.length ? [planTable(data.plans), el("h3", {}, "The newest plan: where each tensor is over one iteration"), kept(picturePlace)] : el("p", { class: "quiet" }, "The job has no memory plan yet.")),
+    el("section", {}, el("h2", {}, "Memory"), kept(memoryPlace), data.plans.length ? [planTable(data.plans), el("h3", {}, "The newest plan: where each tensor is over one iteration"), kept(picturePlace)] : el("p", { class: "quiet" }, isActive(j) ? "The job has no memory plan yet." : "The job had no memory plan.")),
     data.sharing.length ? el("section", {}, el("h2", {}, "Beside other jobs"), table("Whom the job ran beside, and the throughput of the set; taking turns has 1", [
       { title: "Beside", cell: (s) => (s.beside.length ? s.beside.map((n, i) => [i ? ", " : "", jobLink(n)]) : "alone") },
       { title: "Foretold", number: true, cell: (s) => number(s.stp_foretold, 3) },

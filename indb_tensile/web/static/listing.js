@@ -1,5 +1,5 @@
 // A page with one list: filters, sort keys and pages are in the address, so that it can be sent to somebody.
-import { content, el, get, kept, repeat, show } from "./page.js";
+import { content, el, get, kept, repeat, show, table } from "./page.js";
 
 export function listingPage({ name, columns, filters = [], caption, empty, limit = 50 }) {
   const address = new URLSearchParams(location.search);
@@ -38,11 +38,10 @@ export function listingPage({ name, columns, filters = [], caption, empty, limit
     const { rows, more } = await get(`/api/listings/${name}`, { limit, ...parameters });
     const first = offset() + 1, last = offset() + rows.length;
     show(content, el("section", {}, kept(form),
-      rows.length === 0 ? el("p", { class: "quiet" }, empty) : el("div", { class: "table", tabindex: "0", role: "region", "aria-label": caption },
-        el("table", {}, el("caption", {}, `${caption}: ${first} to ${last}${more ? " of more" : ""}`),
-          el("thead", {}, el("tr", {}, columns.map((c) => el("th", { scope: "col", class: c.number ? "number" : null, "aria-sort": ordered(c) }, heading(c))))),
-          el("tbody", {}, rows.map((row, place) => el("tr", { "data-key": row.job_id ?? row.model ?? place },
-            columns.map((c) => el("td", { class: c.number ? "number" : c.wide ? "wide" : null }, c.cell(row)))))))),
+      rows.length === 0 ? el("p", { class: "quiet" }, empty)
+        : table(`${caption}: ${first} to ${last}${more ? " of more" : ""}`, columns,
+          rows.map((row, place) => ({ ...row, key: row.job_id ?? place })),
+          (column) => [heading(column), { "aria-sort": ordered(column) }]),
       el("div", { class: "row" },
         el("button", { type: "button", "data-step": -limit, disabled: offset() === 0 }, "Earlier page"),
         el("button", { type: "button", "data-step": limit, disabled: !more }, "Next page"))));

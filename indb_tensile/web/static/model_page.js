@@ -48,8 +48,9 @@ const drawings = {
   },
   importance(rows) {
     const most = Math.max(1e-12, ...rows.map((r) => Math.abs(r.importance ?? 0)));
+    const plain = (value) => (value !== null && Math.abs(value) < 1e-12 ? 0 : value);  // rounding errors of a mean
     return table("How much worse the metric gets if the values of a feature are permuted", [
-      { title: "Feature", cell: (r) => r.feature }, { title: "Importance", number: true, cell: (r) => number(r.importance) },
+      { title: "Feature", cell: (r) => r.feature }, { title: "Importance", number: true, cell: (r) => number(plain(r.importance)) },
       { title: "", cell: (r) => el("progress", { max: most, value: Math.max(0, r.importance ?? 0), "aria-hidden": "true" }) },
       { title: "± deviation", number: true, cell: (r) => number(r.deviation) }, { title: "Metric", cell: (r) => r.metric }], rows);
   },

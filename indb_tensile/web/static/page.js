@@ -90,7 +90,7 @@ export function number(value, digits = 4) {
 
 export function time(value) {
   if (!value) return "–";
-  return new Date(value).toLocaleString([], { dateStyle: "short", timeStyle: "medium" });
+  return el("time", { datetime: value }, new Date(value).toLocaleString([], { dateStyle: "short", timeStyle: "medium" }));
 }
 
 export const milliseconds = (value) => (value === null || value === undefined ? "–" : `${number(value, 3)} ms`);
@@ -102,18 +102,31 @@ export function facts(entries) {
     .map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))));
 }
 
-export function table(caption, columns, rows) {
-  const numeric = (column) => (column.number ? "number" : column.wide ? "wide" : null);
+// In a narrow window the style sheet shows each row as a list, where each value needs its title; the roles keep it a
+// table for screen readers. `heading` returns the content and the attributes of a column's head.
+export function table(caption, columns, rows, heading = (column) => [column.title, {}]) {
+  const kind = (column) => (column.number ? "number" : column.wide ? "wide" : null);
+  const head = (column) => {
+    const [text, attributes] = heading(column);
+    return el("th", { scope: "col", role: "columnheader", class: kind(column), ...attributes }, text);
+  };
+  const cell = (column, row) => {
+    const value = column.cell(row);
+    const empty = value === null || value === "" || value === "–";
+    return el("td", { role: "cell", class: kind(column), "data-title": column.title, "data-empty": empty }, value);
+  };
   return el("div", { class: "table", tabindex: "0", role: "region", "aria-label": caption },
-    el("table", {}, el("caption", {}, caption),
-      el("thead", {}, el("tr", {}, columns.map((c) => el("th", { scope: "col", class: numeric(c) }, c.title)))),
-      el("tbody", {}, rows.map((row, place) => el("tr", { "data-key": row.key ?? place },
-        columns.map((c) => el("td", { class: numeric(c) }, c.cell(row))))))));
+    el("table", { class: "rows", role: "table" }, el("caption", {}, caption),
+      el("thead", { role: "rowgroup" }, el("tr", { role: "row" }, columns.map(head))),
+      el("tbody", { role: "rowgroup" }, rows.map((row, place) => el("tr", { role: "row", "data-key": row.key ?? place },
+        columns.map((column) => cell(column, row)))))));
 }
 
 // Colours that people with colour-blindness tell apart (Okabe and Ito 2008), by the job's number so that they stay.
 const COLOURS = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#b8a800", "#7a6fc0"];
-export const colour = (job) => COLOURS[job % COLOURS.length];
+const LIGHTER = ["#4aa8e8", "#e69f00", "#2fbf94", "#dd93bd", "#8fd0f5", "#f0803c", "#cdbf2e", "#a59be6"];
+export const isDark = () => getComputedStyle(document.documentElement).getPropertyValue("--page").trim() === "#12161c";
+export const colour = (job) => (isDark() ? LIGHTER : COLOURS)[job % COLOURS.length];
 
 // Requests -------------------------------------------------------------------------------------------------------
 
