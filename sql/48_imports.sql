@@ -15,7 +15,7 @@ create policy versions_imported on tensile.model_versions for insert to tensile_
   with check (job_id is null and not deployed
               and weights_digest is not null and weights_bytes <= 1073741824
               and octet_length(architecture::text) <= 262144 and octet_length(metrics::text) <= 262144
-              and length(target) <= 1000 and coalesce(length(metric_name), 0) <= 1000 and task in ('classification', 'regression', 'multilabel')
+              and length(target) <= 1000 and coalesce(length(metric_name), 0) <= 1000 and task::text in ('classification', 'regression', 'multilabel')
               and architecture ->> 'type' <> 'pretrained'
               and (architecture ->> 'type' not in ('boosting', 'linear')
                    or pg_has_role('tensile_admin', 'usage'))
