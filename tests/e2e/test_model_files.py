@@ -201,7 +201,7 @@ def check_same_predictions(
 ) -> None:
     """Check that two models have the same weights and preprocessing to the last bit, and the same 1,000 predictions.
 
-    Numbers may differ in the last digits of single precision: how many rows are computed together depends on the time.
+    Numbers may differ in the last digits, since the time decides how many rows are computed together.
     """
     expected, got = (sorted(client.predict_rows(name, table, keys=["id"]), key=by_id) for name in (model, other))
     assert len(got) == 1000
