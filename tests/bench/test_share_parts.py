@@ -12,9 +12,11 @@ from indb_tensile.bench.harness.share_bars import ShareBar, judge_mix, judged_me
 from indb_tensile.bench.harness.share_measures import (
     JobTimes,
     RunMeasures,
+    SetShare,
     covered_s,
     mean_foretold,
     measure_run,
+    sets_error,
     share_row,
 )
 from indb_tensile.bench.harness.share_methods import METHODS, available
@@ -166,10 +168,11 @@ def test_methods_are_settings_of_the_controller() -> None:
 def test_the_measures_of_two_jobs_side_by_side() -> None:
     jobs = [times(ONE, 0.0, 1.0, 5.0), times(OTHER, 2.0, 3.0, 10.0)]
     alone = {ONE: times(ONE, 0.0, 1.0, 4.0), OTHER: times(OTHER, 0.0, 2.0, 4.0)}
-    assert measure_run(jobs, 3 * MIB, alone, 1.1) == RunMeasures(
+    assert measure_run(jobs, 3 * MIB, alone, [_set(1.1, 1.0)]) == RunMeasures(
         makespan_s=10.0,
         antt=(5 / 4 + 8 / 4) / 2,
         stp_foretold=1.1,
+        sets_error=1.1,
         stp_measured=(3 + 2) / 9,  # trained from 1 to 10
         worst_slowdown=2.0,
         first_step_s=1.5,
@@ -197,9 +200,21 @@ def test_covered_time_counts_each_moment_once(drawn: list[tuple[int, int]]) -> N
 
 
 def test_the_foretold_throughput_is_the_mean_over_the_time_of_the_sets() -> None:
-    pair, alone = (1.8, 4.0, 2), (1.0, 6.0, 1)
+    pair, alone = _set(1.8, None, 4.0), _set(1.0, None, 6.0, jobs=1)
     assert mean_foretold([pair, pair, alone]) == pytest.approx((1.8 * 4 + 1.0 * 6) / 10)
     assert mean_foretold([]) is None
+
+
+def test_the_error_of_sets_is_that_of_several_jobs_which_were_measured() -> None:
+    first, second = _set(1.8, 1.6, 4.0), _set(1.5, 1.5, 2.0)
+    assert sets_error([first, second, _set(9.0, None), _set(1.0, 0.5, jobs=1)]) == pytest.approx(
+        (1.8 * 2 + 1.5) / (1.6 * 2 + 1.5)
+    )
+    assert sets_error([_set(1.8, None), _set(1.0, 1.0, jobs=1)]) is None
+
+
+def _set(foretold: float, measured: float | None, seconds: float = 4.0, jobs: int = 2) -> SetShare:
+    return SetShare(stp_foretold=foretold, stp_measured=measured, seconds=seconds, jobs=jobs)
 
 
 def test_a_row_has_the_medians_of_the_rounds_and_the_largest_peak() -> None:
@@ -293,6 +308,15 @@ def test_speed_and_throughput_are_judged_for_jobs_of_one_thread() -> None:
 def test_a_foretold_throughput_is_judged_once_it_is_known(foretold: float, met: bool) -> None:
     runs = {"completion": [replace(RUN, stp_foretold=foretold)] * 3, "turns": [RUN] * 3}
     assert [bar.met for bar in judge_mix(MIX, 1, runs)][2:] == [met]
+
+
+def test_the_error_in_undisturbed_iterations_is_printed_and_not_judged() -> None:
+    runs = {"completion": [replace(RUN, stp_foretold=1.3, sets_error=error) for error in (1.0, 1.05, 1.5)]}
+    bars = list(judge_mix(MIX, 1, {**runs, "turns": [RUN] * 3}))[2:]
+    assert [(bar.text, bar.figure, bar.met) for bar in bars] == [
+        ("foretold over measured STP", 1.3, False),
+        ("the same in undisturbed iterations", 1.05, None),
+    ]
 
 
 def test_without_foretold_completion_the_admission_before_it_is_judged() -> None:

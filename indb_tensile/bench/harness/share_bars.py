@@ -64,6 +64,9 @@ def _verdicts(mix: Mix, threads: int, rounds: Rounds, ours: str) -> Iterator[tup
         ratio = median((run.stp_foretold or 0.0) / (run.stp_measured or 1.0) for run in rounds[ours])
         met = abs(ratio - 1) <= FORETOLD_ERROR
         yield "foretold over measured STP", ratio, f"within {FORETOLD_ERROR:.0%} of 1", met
+    errors = [run.sets_error for run in rounds[ours] if run.sets_error is not None]
+    if errors:
+        yield "the same in undisturbed iterations", median(errors), f"within {FORETOLD_ERROR:.0%} of 1", None
 
 
 def _best_rival(rounds: Rounds, ours: str, rivals: Sequence[str], measure: str) -> tuple[str, float]:

@@ -10,6 +10,9 @@
   capturing count neither here nor there. Jobs in turns have 1.
 - `stp_foretold`: the mean over time of the throughputs that the controller foretold for the sets of jobs that it ran;
   null where the catalog does not store them.
+- `sets_error`: the same throughputs over those that the controller measured for these sets, both as means over time.
+  It measures only iterations that no capture of another job disturbed, so this is the error of the forecasts alone;
+  the distance between `stp_foretold` and `stp_measured` has the processor time of reading and capturing in it too.
 - `first_step_s`: the longest time from a job's submission to the end of its first iteration.
 - `peak_bytes`: the most that the device's ledger has counted in use at one moment.
 """
@@ -57,13 +60,29 @@ class RunMeasures:
     first_step_s: float
     peak_bytes: int
     stp_foretold: float | None = None
+    sets_error: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetShare:
+    """One job's part in a set of jobs that ran side by side. `stp_measured` is None if nothing could be measured."""
+
+    stp_foretold: float
+    stp_measured: float | None
+    seconds: float  # for which the set ran
+    jobs: int
+
+    @property
+    def weight(self) -> float:
+        """Return the part of the set's time that counts here. Each job of a set has a share of its own."""
+        return self.seconds / self.jobs
 
 
 def measure_run(
     jobs: Sequence[JobTimes],
     peak_bytes: int,
     alone: Mapping[MixTraining, JobTimes] | None = None,
-    stp_foretold: float | None = None,
+    sets: Sequence[SetShare] = (),
 ) -> RunMeasures:
     """Return the measures of a run. `alone` has the same trainings, each run alone with all of the memory."""
     slowdowns: list[float] = []
@@ -75,7 +94,8 @@ def measure_run(
     return RunMeasures(
         makespan_s=max(job.ended_s for job in jobs) - min(job.enqueued_s for job in jobs),
         antt=sum(slowdowns) / len(slowdowns) if slowdowns else None,
-        stp_foretold=stp_foretold,
+        stp_foretold=mean_foretold(sets),
+        sets_error=sets_error(sets),
         stp_measured=stp_measured,
         worst_slowdown=max(slowdowns, default=None),
         first_step_s=max(job.stepped_s - job.enqueued_s for job in jobs),
@@ -92,16 +112,21 @@ def covered_s(spans: Sequence[tuple[float, float]]) -> float:
     return total_s
 
 
-def mean_foretold(sets: Sequence[tuple[float, float, int]]) -> float | None:
-    """Return the mean over time of the throughputs foretold for sets of jobs; None if there are none.
+def mean_foretold(sets: Sequence[SetShare]) -> float | None:
+    """Return the mean over time of the throughputs foretold for sets of jobs; None if there are none."""
+    weight = sum(share.weight for share in sets)
+    return sum(share.weight * share.stp_foretold for share in sets) / weight if weight else None
 
-    An element has a throughput, the seconds of its set, and the number of jobs in the set. Each job of a set has an
-    element of its own, so an element weighs its part of the set's time.
-    """
-    weights = [seconds / jobs for _, seconds, jobs in sets]
-    if not sum(weights):
-        return None
-    return sum(weight * stp for weight, (stp, _, _) in zip(weights, sets, strict=True)) / sum(weights)
+
+def sets_error(sets: Sequence[SetShare]) -> float | None:
+    """Return the foretold over the measured throughput of the sets with several jobs that were measured; or None."""
+    pairs = [
+        (share.weight, share.stp_foretold, share.stp_measured)
+        for share in sets
+        if share.jobs > 1 and share.stp_measured is not None
+    ]
+    measured = sum(weight * stp for weight, _, stp in pairs)
+    return sum(weight * stp for weight, stp, _ in pairs) / measured if measured else None
 
 
 def share_row(mix: str, method: str, threads: int, runs: Sequence[RunMeasures]) -> dict[str, Any]:

@@ -122,7 +122,7 @@ class _MixTrial:
         name = controller.name
         times = controller.run(self.mix.jobs[: self.mix.unlimited] if name == UNLIMITED else self.mix.jobs)
         peak_bytes, budget_bytes = controller.peak_bytes(), self.budget_of(name)
-        measures = measure_run(times, peak_bytes, alone, controller.foretold_stp(times))
+        measures = measure_run(times, peak_bytes, alone, controller.sets(times))
         self.measures.setdefault(name, []).append(measures)
         label = f"{self.mix.name}, {name}, round {number}"
         self.faults += differing(label, times, self.digests)

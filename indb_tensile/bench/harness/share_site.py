@@ -25,7 +25,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from indb_tensile import config
 from indb_tensile.bench.harness.bench_database import temporary_database
 from indb_tensile.bench.harness.chaos_processes import all_processes
-from indb_tensile.bench.harness.share_measures import JobTimes, mean_foretold
+from indb_tensile.bench.harness.share_measures import JobTimes, SetShare
 from indb_tensile.bench.harness.share_mixes import MixJob, MixTraining
 from indb_tensile.bench.harness.stored_samples import store_samples
 from indb_tensile.catalog.connection import Connection, connect
@@ -151,12 +151,15 @@ class ShareController:
         times = {row[0]: row[1:] for row in self._fetch("times", jobs=listed)}
         return [_job_times(job.training, job_id, *times[job_id]) for job, job_id in zip(jobs, listed, strict=True)]
 
-    def foretold_stp(self, jobs: Sequence[JobTimes]) -> float | None:
-        """Return the throughput that the controller foretold for a run; None if its catalog does not store it."""
-        if not self._fetch("stores_foretold")[0][0]:
-            return None
-        rows = self._fetch("foretold", jobs=[job.job_id for job in jobs])
-        return mean_foretold([(stp, seconds, together) for stp, seconds, together in rows])
+    def sets(self, jobs: Sequence[JobTimes]) -> list[SetShare]:
+        """Return the part of each job in each set of jobs that ran; empty if the catalog does not store sets."""
+        if not self._fetch("stores_sets")[0][0]:
+            return []
+        rows = self._fetch("sets", jobs=[job.job_id for job in jobs])
+        return [
+            SetShare(stp_foretold=foretold, stp_measured=measured, seconds=seconds, jobs=together)
+            for foretold, measured, seconds, together in rows
+        ]
 
     def run_alone(self, training: MixTraining) -> JobTimes:
         """Run one training and return its times."""

@@ -82,12 +82,13 @@ select p.job_id, max(p.liveness_peak_bytes) from tensile.plans as p where p.job_
 select d.used_bytes, d.high_water_bytes from tensile.devices as d join tensile.workers as w using (worker_id)
  where w.pid = %(pid)s and w.stopped_at is null and d.updated_at > %(since)s
 
--- stores_foretold --
+-- stores_sets --
 select to_regclass('tensile.stat_sharing') is not null
 
--- foretold --
--- For each job and each set of jobs that it was in: the foretold throughput, the set's seconds and its number of jobs.
-select s.stp_foretold, extract(epoch from s.ended_at - s.started_at)::float8, 1 + cardinality(s.beside)
+-- sets --
+-- For each job and each set of jobs that it was in: the throughput foretold and measured, the set's seconds and its
+-- number of jobs.
+select s.stp_foretold, s.stp_measured, extract(epoch from s.ended_at - s.started_at)::float8, 1 + cardinality(s.beside)
   from tensile.stat_sharing as s
  where s.job_id = any (%(jobs)s) and s.ended_at > s.started_at
 
