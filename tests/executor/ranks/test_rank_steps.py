@@ -86,7 +86,17 @@ def test_ranks_under_different_plans_end_with_the_bits_of_one_device_with_the_sa
     assert [(seen, state) for seen, state, _ in found] == [expected] * ranks
     for rank, (_, _, high_water_bytes) in enumerate(found):
         peaks = [peak(step.graph, plan) for step, plan in zip(steps[rank], plans[rank], strict=True)]
-        assert high_water_bytes == max(peaks), "the exchange stays within the planned memory"
+        assert high_water_bytes == max(peaks)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("kind", ["mlp", "lstm"])
+def test_half_precision_gives_the_bits_of_one_device(kind: str) -> None:
+    job = job_of(kind, 0, ADAM, Passes(micro_batch_size=3, precision="bfloat16"))
+    steps = [steps_of(job, RankShare(rank=rank, ranks=3)) for rank in range(3)]
+    plans = [random_plans(steps[rank], rank) for rank in range(3)]
+    found = on_ranks(3, lambda rank, group: trained(job, group, steps[rank], plans[rank]))
+    assert [(seen, state) for seen, state, _ in found] == [of_eager(job)] * 3
 
 
 @pytest.mark.nightly
