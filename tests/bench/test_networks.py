@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from indb_tensile.bench.harness import networks
 from indb_tensile.bench.harness.networks import NETWORKS, Network, graph_of, unrolled_lstm
@@ -73,6 +74,30 @@ def test_a_recurrent_network_has_operators_for_each_time_step() -> None:
     )
     graph = networks.capture(network, 2)
     assert sum("tanh.default" in o.name for o in graph.operators) == 2 * 2 * steps
+
+
+def test_a_u_net_is_captured_in_micro_batches_and_a_diffusion_u_net_whole() -> None:
+    parts, whole = graph_of("unet", 8, 16), graph_of("diffusion_unet", 8, 16)
+    # 14 convolutions of blocks, three on the way up, and the last
+    convolutions = [
+        sum("aten.convolution.default" in o.name and o.stage is Stage.FORWARD for o in graph.operators)
+        for graph in (parts, whole)
+    ]
+    assert convolutions == [2 * 18, 18]
+    assert [_largest_result(graph) for graph in (parts, whole)] == [4 * 128 * 16 * 16 * 4, 8 * 128 * 16 * 16 * 4]
+
+
+def _largest_result(graph: StepGraph) -> int:
+    forward = [o for o in graph.operators if o.stage is Stage.FORWARD]
+    return max(graph.tensors[t].size_bytes for o in forward for t in o.writes)
+
+
+def test_the_labels_of_a_network_are_resized_with_its_rows() -> None:
+    _, _, x, y = networks.random_example(NETWORKS["unet"].resized(16), 2)
+    assert (x.shape, y.shape, y.dtype, int(y.max())) == ((2, 3, 16, 16), (2, 16, 16), torch.int64, 1)
+    _, loss, x, y = networks.random_example(NETWORKS["diffusion_unet"].resized(16), 2)
+    assert (x.shape, y.shape, y.dtype) == ((2, 3, 16, 16), (2, 3, 16, 16), torch.float32)
+    assert loss(x, y) == ((x - y) ** 2).mean()
 
 
 def test_a_cached_graph_is_read_and_not_captured_again(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from indb_tensile.executor.capture.step_trace import Loss
+
 CACHE_VARIABLE = "TENSILE_BENCH_CACHE"
 _LIBRARIES = ("torch", "torchvision", "timm", "transformers")
 _PACKAGE = Path(__file__).parents[2]
@@ -38,6 +40,7 @@ _SOURCES = (Path(__file__), *sorted((_PACKAGE / "executor").rglob("*.py")))
 _SEQUENCE = 512
 _LSTM_STEPS = 64
 _LSTM_HIDDEN = 1024
+_UNET_PIXELS = 128
 _DOUBLINGS = 12  # 1 pixel doubled this many times is more than any network needs
 _VOCABULARY = 10_000  # token ids below this are valid in every network of tokens
 
@@ -46,7 +49,8 @@ _VOCABULARY = 10_000  # token ids below this are valid in every network of token
 class Network:
     """One network: how to build it, the shape of one row, and its batch when planned.
 
-    `build` takes the last size of a row: pixels of a side, or tokens.
+    `build` takes the last size of a row: pixels of a side, or tokens. The loss is the cross-entropy unless `loss` is
+    another function of predictions and labels.
     """
 
     name: str
@@ -57,14 +61,16 @@ class Network:
     build: Callable[[int], "nn.Module"]
     tokens: bool = False  # rows are token ids
     label: tuple[int, ...] = ()  # a row's label: one class, or one for each token
-    classes: int = 1000  # labels are below this
+    classes: int | None = 1000  # labels are below this; None if they are real numbers
+    loss: "Loss | None" = None
+    micro_batch_size: int | None = None  # rows of each part of a batch, None if it is computed whole
 
     def resized(self, side: int) -> "Network":
         """Return the same network for images of `side` pixels a side, or for `side` tokens."""
         if side < 1:
             raise RequestError(f"{self.name} has no rows of {side}", hint="Give at least 1 pixel or token.")
         row = (side,) if self.tokens else (*self.row[:-2], side, side)
-        return replace(self, row=row, label=(side,) * len(self.label))
+        return replace(self, row=row, label=tuple(side if size == self.row[-1] else size for size in self.label))
 
 
 def graph_of(name: str, batch: int | None = None, side: int | None = None) -> StepGraph:
@@ -164,27 +170,27 @@ def capture(network: Network, batch: int) -> StepGraph:
     require_library(network)
     require_rows(network, batch)
     from indb_tensile.executor.capture.optimizer import OptimizerSettings
+    from indb_tensile.executor.capture.passes import Passes
     from indb_tensile.executor.capture.step_capture import capture_training
 
-    return capture_training(*example(network, batch), OptimizerSettings(kind="adam")).graph
+    passes = Passes(micro_batch_size=network.micro_batch_size)
+    return capture_training(*example(network, batch), OptimizerSettings(kind="adam"), passes).graph
 
 
-def example(
-    network: Network, batch: int
-) -> "tuple[nn.Module, Callable[[torch.Tensor, torch.Tensor], torch.Tensor], torch.Tensor, torch.Tensor]":
+def example(network: Network, batch: int) -> "tuple[nn.Module, Loss, torch.Tensor, torch.Tensor]":
     """Return the network, its loss and a batch of rows and labels, all without memory."""
     import torch
 
     with torch.device("meta"):
         module = network.build(network.row[-1])
         x = torch.empty((batch, *network.row), dtype=torch.int64 if network.tokens else torch.float32)
-        y = torch.empty((batch, *network.label), dtype=torch.int64)
-    return module, _loss, x, y
+        y = torch.empty((batch, *network.label), dtype=torch.float32 if network.classes is None else torch.int64)
+    return module, network.loss or _loss, x, y
 
 
 def random_example(
     network: Network, batch: int, seed: int = 0
-) -> "tuple[nn.Module, Callable[[torch.Tensor, torch.Tensor], torch.Tensor], torch.Tensor, torch.Tensor]":
+) -> "tuple[nn.Module, Loss, torch.Tensor, torch.Tensor]":
     """Return the same with memory, with weights, rows and labels drawn at random.
 
     Raises MissingError for a missing library, RequestError if the network does not accept such rows.
@@ -197,7 +203,9 @@ def random_example(
     module = network.build(network.row[-1])
     shape = (batch, *network.row)
     x = torch.randint(_VOCABULARY, shape) if network.tokens else torch.randn(shape)
-    return module, _loss, x, torch.randint(network.classes, (batch, *network.label))
+    labels = (batch, *network.label)
+    y = torch.randn(labels) if network.classes is None else torch.randint(network.classes, labels)
+    return module, network.loss or _loss, x, y
 
 
 def _loss(predicted: "torch.Tensor", y: "torch.Tensor") -> "torch.Tensor":
@@ -205,6 +213,19 @@ def _loss(predicted: "torch.Tensor", y: "torch.Tensor") -> "torch.Tensor":
     from torch.nn.functional import cross_entropy
 
     return cross_entropy(predicted.flatten(0, -2), y.flatten())
+
+
+def _loss_of_pixels(predicted: "torch.Tensor", y: "torch.Tensor") -> "torch.Tensor":
+    """Return the cross-entropy over all pixels, each of which has a label."""
+    from torch.nn.functional import cross_entropy
+
+    return cross_entropy(predicted, y)
+
+
+def _squared_error(predicted: "torch.Tensor", y: "torch.Tensor") -> "torch.Tensor":
+    from torch.nn.functional import mse_loss
+
+    return mse_loss(predicted, y)
 
 
 def _key() -> str:
@@ -364,6 +385,15 @@ def unrolled_lstm(steps: int) -> "nn.Module":
     return Unrolled()
 
 
+def _unet(*, diffusion: bool) -> Callable[[int], "nn.Module"]:
+    def build(_: int) -> "nn.Module":
+        from indb_tensile.bench.harness.unet import UNet
+
+        return UNet(diffusion=diffusion)
+
+    return build
+
+
 def _images(name: str, title: str, build: Callable[[int], "nn.Module"], pixels: int, library: str) -> Network:
     return Network(name=name, title=title, library=library, batch=16, row=(3, pixels, pixels), build=build)
 
@@ -412,6 +442,29 @@ _ALL = (
         build=unrolled_lstm,
         tokens=True,
         label=(_LSTM_STEPS,),
+    ),
+    Network(
+        name="unet",
+        title="U-Net, 4 levels, micro-batches of 4",
+        library="torch",
+        batch=16,
+        row=(3, _UNET_PIXELS, _UNET_PIXELS),
+        build=_unet(diffusion=False),
+        label=(_UNET_PIXELS, _UNET_PIXELS),
+        classes=2,
+        loss=_loss_of_pixels,
+        micro_batch_size=4,
+    ),
+    Network(
+        name="diffusion_unet",
+        title="diffusion U-Net, 4 levels",
+        library="torch",
+        batch=16,
+        row=(3, _UNET_PIXELS, _UNET_PIXELS),
+        build=_unet(diffusion=True),
+        label=(3, _UNET_PIXELS, _UNET_PIXELS),
+        classes=None,
+        loss=_squared_error,
     ),
 )
 NETWORKS: Mapping[str, Network] = MappingProxyType({network.name: network for network in _ALL})

@@ -57,7 +57,8 @@ class TrainingSubject:
         value_bytes = 8 if network.tokens else 4
         require_memory(f"{batch} rows for {network.name}", batch * prod(network.row) * value_bytes)
         module, loss, x, y = random_example(network, batch, seed)
-        return cls(name=network.name, module=module.train(), loss=loss, x=x, y=y)
+        passes = Passes(micro_batch_size=network.micro_batch_size)
+        return cls(name=network.name, module=module.train(), loss=loss, x=x, y=y, passes=passes)
 
     def capture(self, place: torch.device = HOST) -> CapturedStep:
         """Return its calibrated training step, captured where tensors are on `place`."""
