@@ -326,8 +326,14 @@ def _widen_reduced_losses(recorder: Recorder, calls: list[Call]) -> None:
 
 
 def _looks_empty(recorder: Recorder, call: Call, name: str) -> bool:
+    """Return whether the fake kernel seems to know no size: a result is empty beside results with elements.
+
+    A call that reads an empty tensor, such as a slice of no rows, really has empty results.
+    """
     key = recorder.values[name].storage
-    return key in call.writes and recorder.storages[key].size_bytes == 0 and _any_bytes(recorder, call)
+    empty = key in call.writes and recorder.storages[key].size_bytes == 0 and _any_bytes(recorder, call)
+    beside_others = any(recorder.storages[written].size_bytes > 0 for written in call.writes)
+    return empty and beside_others and not any(0 in recorder.values[name].shape for name in call.arguments)
 
 
 def _any_bytes(recorder: Recorder, call: Call) -> bool:

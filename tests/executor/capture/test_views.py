@@ -25,7 +25,7 @@ from tests.executor.driving import bits, drive, state_bits
 from tests.executor.eager import Eager
 from tests.executor.models import Job
 from tests.executor.plans import random_plan
-from tests.nightly import few_examples
+from tests.nightly import few_examples, nightly_unless
 
 ROW = (4, 5, 3)
 GRANT_BYTES = 1 << 30
@@ -212,3 +212,57 @@ def test_a_repeated_view_can_be_read_and_its_clone_written() -> None:
 def test_a_slice_of_a_slice_is_written_in_place(masked: bool) -> None:
     views = (("slice", 0, 1, 1), ("slice", 1, 2, 1), ("transpose", 0, 2, 0))
     require_eager_bits(Written(((views, ("fill", 0.0)),), masked=masked))
+
+
+class _Empty(nn.Module):
+    """Computes with empty tensors, which it joins to a layer's output by `function`."""
+
+    def __init__(self, function: Callable[[torch.Tensor, nn.Module], torch.Tensor]) -> None:
+        super().__init__()
+        self.layer, self.norm = nn.Linear(3, 3), nn.LayerNorm(3)
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden: torch.Tensor = self.layer(x).clone()
+        return self.function(hidden, self.norm).sin()
+
+
+def _written(write: Callable[[torch.Tensor], object]) -> Callable[[torch.Tensor, nn.Module], torch.Tensor]:
+    def function(hidden: torch.Tensor, _: nn.Module) -> torch.Tensor:
+        write(hidden)
+        return hidden
+
+    return function
+
+
+NO_ROWS = torch.zeros(0, dtype=torch.int64)
+EMPTY: dict[str, Callable[[torch.Tensor, nn.Module], torch.Tensor]] = {
+    "a slice is written": _written(lambda h: h[:0].mul_(2)),
+    "a slice of a slice is written": _written(lambda h: h[1:][:0].zero_()),
+    "inner columns are assigned": _written(lambda h: h.__setitem__((slice(None), slice(2, 2)), 0.5)),
+    "written beside rows that are not empty": _written(lambda h: (h[:0].add_(1), h[0].mul_(3), h[:0].fill_(1))),
+    "a flat view is written": _written(lambda h: h[:0].view(-1).mul_(2)),
+    "a diagonal is written": _written(lambda h: h[:0, :0].diagonal().mul_(2)),
+    "an expansion is written": _written(lambda h: h[:0].expand(0, 4, 5, 3).mul_(2)),
+    "a part without a gradient is written": _written(lambda h: torch.split(h.detach(), [0, len(h)])[0].mul_(2)),
+    "a mask is filled": _written(lambda h: h[:0].masked_fill_(h[:0].detach() > 0, 1.0)),
+    "no index is put": _written(lambda h: h.__setitem__(NO_ROWS, 1.0)),
+    "nothing is added by index": _written(lambda h: h.index_add_(0, NO_ROWS, h.detach()[:0].clone())),
+    "joined": lambda h, _: torch.cat([torch.empty(0), h[:0], h, h[:0]]),
+    "joined to nothing": lambda h, _: h + torch.cat([h[:0], h[:0]]).sum(),
+    "stacked": lambda h, _: h + torch.stack([h[:0], h[:0]]).sum(),
+    "made and written": lambda h, _: h + h.new_zeros(0).add_(1).sum(),
+    "repeated": lambda h, _: h + h.repeat(0, 1, 1, 1).sum(),
+    "selected": lambda h, _: h + h.index_select(0, NO_ROWS).sum(),
+    "a batch of no rows is normalised": lambda h, norm: h + norm(h[:0]).sum() + norm(h),
+    "a batch of no rows is convolved": lambda h, _: (
+        h + nn.functional.conv1d(h[:0].flatten(2), torch.ones(2, 4, 1)).sum()
+    ),
+    "a product over no elements": lambda h, _: h + h[..., :0] @ torch.ones(0, 3) + h[:, :0].prod(),
+}
+DAILY_EMPTY = ("a slice is written", "joined to nothing", "a batch of no rows is normalised")
+
+
+@pytest.mark.parametrize("name", nightly_unless(lambda name: name in DAILY_EMPTY, EMPTY))
+def test_empty_tensors_equal_eager(name: str) -> None:
+    require_eager_bits(_Empty(EMPTY[name]))
