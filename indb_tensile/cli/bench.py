@@ -20,6 +20,7 @@ NOUNS = {
     "step": "Run a planned step and PyTorch's own methods to save memory, and compare them at the same peaks.",
     "maxbatch": "Find the largest batch that fits, with a plan and in eager PyTorch, simulated or executed.",
     "exact": "Run all networks under all policies, and compare results bit for bit with unplanned ones.",
+    "feed": "Measure how long an iteration waits for its batch, with and without uploading the next one ahead.",
     "forecast": "Compare predicted and measured iteration times on the emulated device.",
     "together": "Compare predicted and measured iteration times of several jobs on the emulated device.",
     "share": "Compare ways to share a device between jobs: turns, first fit, plans. Checks peaks and results.",

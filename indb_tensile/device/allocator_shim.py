@@ -84,6 +84,7 @@ class ArenaServing:
 
     def __init__(self, hook_address: int, shim_address: int, pieces_address: int = 0) -> None:
         self.alone = pieces_address != 0
+        self.strict = False
         self._private_address = 0
         self._script = _native.Script.create(hook_address, shim_address, pieces_address)
         word = (ctypes.c_uint64 * 1).from_address(self._script.position_address())
@@ -119,6 +120,7 @@ class ArenaServing:
 
         Before that, a report on the standard error output names what lay there; the report starts with `subject`.
         """
+        self.strict = True
         self._script.be_strict(subject)
 
     @contextmanager

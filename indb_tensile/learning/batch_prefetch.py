@@ -24,6 +24,7 @@ from torch import Tensor
 
 from indb_tensile.learning.block_cache import ArrayRows, RowSource
 
+PROMPT_S = 1e-3  # a batch for which training waited no longer was ready: passing it between threads takes 50 us
 FEW_BYTES = 64 * 1024  # size of a batch that numpy gathers in about twenty microseconds
 ALIGNMENT_BYTES = 64  # the alignment of torch's own host tensors; kernels select a code path by alignment
 
@@ -119,7 +120,21 @@ class BatchPrefetcher:
         self._few_bytes = few_bytes
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches")
         self._buffers: dict[tuple[int, ...], tuple[_Buffers, _Buffers]] = {}
+        self._upcoming: Future[Batch] | _SmallBatch | None = None
         self.waiting = BatchWaitTime()
+
+    def next_batch(self, *, wait: bool = False) -> Batch | None:
+        """Return the batch after the present one, if it has been gathered already. It stays the next batch.
+
+        With `wait`, wait for it, unless training has waited for the present batch: then gathering takes longer than
+        the device. A small batch is gathered when it is used.
+        """
+        upcoming = self._upcoming
+        if not isinstance(upcoming, Future):
+            return None
+        if not upcoming.done() and (not wait or self.waiting.latest_s > PROMPT_S):
+            return None
+        return None if upcoming.exception() else upcoming.result()  # `batches` raises the exception
 
     def batches(
         self, parts: Batch, orders: Iterable[Tensor], sources: Sequence[RowSource] | None = None
@@ -144,13 +159,14 @@ class BatchPrefetcher:
                 self.waiting.add(time.monotonic() - started_s)
                 rows, number = order, number + 1
                 order = next(following, None)
-                upcoming = (
+                self._upcoming = upcoming = (
                     None
                     if order is None
                     else self._submit(parts, sources, order, number, on_this_thread=on_this_thread)
                 )
                 yield rows, batch
         finally:
+            self._upcoming = None
             if upcoming is not None and not upcoming.cancel():
                 upcoming.exception()  # wait: the thread must not write to buffers that another pass uses
 

@@ -93,6 +93,7 @@ class EpochLoop:
 
     def __post_init__(self) -> None:
         self._feed = BatchPrefetcher(self.runner)
+        self.runner.upload_ahead(self._feed.next_batch)
         train = self.prepared.train
         self._sources = TrainingSources(part=train, settings=self.prepared.settings)
         self.early_stop = self.prepared.early_stop
@@ -133,11 +134,12 @@ class EpochLoop:
         self.corrections.end()
         waiting, taken_s = self._feed.waiting, time.monotonic() - started
         log.info(
-            "job %s: waited %.3g s of %.3g for its %d batches",
+            "job %s: waited %.3g s of %.3g for its %d batches, of which %d were uploaded ahead",
             self.progress_writer.job.job,
             waiting.waited_s,
             taken_s,
             waiting.batches,
+            self.runner.uploaded_ahead,
         )
 
     @property

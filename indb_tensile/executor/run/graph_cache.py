@@ -142,6 +142,11 @@ class GraphCache:
             self._compare(entry, taken_ns)
         return tuple(result.clone() for result in returned)
 
+    def is_refused(self, program: Program) -> bool:
+        """Return whether the program never runs as a graph, from whichever buffers its batches come."""
+        entries = self._records_of(program)
+        return bool(entries) and all(entry.refused for entry in entries)
+
     def take_times(self, program: Program) -> tuple[int, ...]:
         """Return the durations of the latest iterations that ran as a graph, each once."""
         entries = self._records_of(program)

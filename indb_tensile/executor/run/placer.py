@@ -13,6 +13,7 @@ import torch
 from indb_tensile import _native
 from indb_tensile.device.allocator_shim import AllocationCounters, ArenaServing
 from indb_tensile.device.device import REGION_BYTES
+from indb_tensile.executor.run.next_batch import NextBatchPlace
 from indb_tensile.executor.run.program import Program
 from indb_tensile.executor.run.program_offsets import Offsets, plan_offsets
 from indb_tensile.executor.run.state import HOST, State, bytes_of
@@ -66,6 +67,21 @@ class Placer:
     def block_address(self) -> int:
         """The address of the block, or 0 if tensors are in ordinary memory."""
         return 0 if self._serving is None or self._current is None else self._serving.block
+
+    def next_batch_place(self, program: Program) -> NextBatchPlace | None:
+        """Return the place for the next batch while this program runs, or None if it has none.
+
+        In ordinary memory there is room wherever the plan's loads leave it. Debug mode ends the process if anything
+        but a planned allocation touches the block, so it has no room.
+        """
+        if program.next_batch_from is None:
+            return None
+        if self._serving is None:
+            return NextBatchPlace(first=program.next_batch_from, address=None)
+        room = None if self._current is None else self._current.offsets.next_batch
+        if room is None or self._serving.strict or not self.places(program):
+            return None
+        return NextBatchPlace(first=room.first, address=self._serving.block + room.offset)
 
     def adopt(
         self, programs: Sequence[Program], grant_bytes: int | None = None, base_bytes: int | None = None

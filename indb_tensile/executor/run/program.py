@@ -17,12 +17,14 @@ from typing import Any
 import torch
 
 from indb_tensile.device.device import Clock, Device, HostBuffer, Ticket
-from indb_tensile.errors import InvariantError
 from indb_tensile.executor.capture.aten import entry_point
 from indb_tensile.executor.capture.record import Call, Ref, Runtime, refs
+from indb_tensile.executor.capture.replay import INPUTS
 from indb_tensile.executor.capture.step_capture import CapturedStep, StepKind
 from indb_tensile.executor.run.joint_updates import joint_updates
+from indb_tensile.executor.run.next_batch import NextBatch
 from indb_tensile.executor.run.program_constants import ProgramConstants
+from indb_tensile.executor.run.program_functions import cut, movable, upload
 from indb_tensile.executor.run.state import State
 from indb_tensile.executor.run.timeline import Boundary, Timeline, UnrolledSwap, unroll
 from indb_tensile.executor.run.trainer_lanes import Lanes
@@ -33,6 +35,7 @@ from indb_tensile.executor.run.variable_assignment import (
     assign_variables,
 )
 from indb_tensile.scheduler.graph import Stage, TensorId
+from indb_tensile.scheduler.memory.next_batch import batch_tensors, room_by_load
 from indb_tensile.scheduler.pieces import Piece, cuts_of
 from indb_tensile.scheduler.plan import Plan
 from indb_tensile.scheduler.plan_cache import PlanCache
@@ -51,7 +54,8 @@ class Program:
     that it never accesses. `validated` and `invalidated` are the host copies that an iteration makes valid and stale.
     `buffers` are the host buffers of tensors that do not persist, `staging` those of constants. `sources` are the
     buffers from which the next iteration uploads the batch and constants. If the device's memory is the host's, the
-    tensors in `ready` replace `sources`, and an upload writes them to the device's memory.
+    tensors in `ready` replace `sources`, and an upload writes them to the device's memory. From boundary
+    `next_batch_from` on the plan's loads leave room for the next batch (scheduler/memory/next_batch.py).
     """
 
     step: CapturedStep
@@ -65,6 +69,7 @@ class Program:
     plain_lines: tuple[str, ...]
     timed_lines: tuple[str, ...]
     constants: tuple[Any, ...]
+    next_batch_from: int | None = None
     buffers: dict[TensorId, HostBuffer] = field(default_factory=dict)
     staging: dict[str, HostBuffer] = field(default_factory=dict)
     sources: dict[str, HostBuffer] = field(default_factory=dict)
@@ -108,8 +113,22 @@ def compile_program(
     timeline = unroll(step.graph, plan, cache)
     wiring = assign_variables(step, plan, timeline.home, cache)
     constants = ProgramConstants()
+    next_batch_from = (
+        None if on_host or gated or step.kind is not StepKind.TRAINING else _next_batch_from(step, plan, cache)
+    )
     plain, timed = (
-        _Writer(step, plan, timeline, wiring, constants, timed=timed, located=located, on_host=on_host, gated=gated)
+        _Writer(
+            step,
+            plan,
+            timeline,
+            wiring,
+            constants,
+            timed=timed,
+            located=located,
+            on_host=on_host,
+            gated=gated,
+            next_batch_from=next_batch_from,
+        )
         for timed in (False, True)
     )
     plain_lines, timed_lines = plain.write(), timed.write()
@@ -126,8 +145,14 @@ def compile_program(
         plain_lines=plain_lines,
         timed_lines=timed_lines,
         constants=constants.values(),
+        next_batch_from=next_batch_from,
         cache=cache,
     )
+
+
+def _next_batch_from(step: CapturedStep, plan: Plan, cache: PlanCache) -> int | None:
+    bounds = room_by_load(step.graph, plan, batch_tensors(step.graph, INPUTS), cache)
+    return None if bounds is None else bounds[0]
 
 
 def bind(
@@ -141,12 +166,13 @@ def bind(
     rate_in_memory: bool = False,
     note_read: Callable[[HostBuffer, Ticket], None] | None = None,
     gate: Callable[[int], int] | None = None,
+    next_batch: NextBatch | None = None,
 ) -> None:
     """Give the program its tensors, its device, and the word to which it writes its position.
 
-    `note_read` is called with each upload, and `gate` at each gated boundary; it returns the nanoseconds waited. The
-    state must be at the program's home. With `rate_in_memory` iterations take the learning rate as a tensor of one
-    number, which they read on the device.
+    `note_read` is called with each upload, and `gate` at each gated boundary; it returns the nanoseconds waited. A
+    batch that `next_batch` has uploaded ahead is not uploaded again. The state must be at the program's home. With
+    `rate_in_memory` iterations take the learning rate as a tensor of one number, which they read on the device.
     """
     wiring = program.wiring
     scope: dict[str, Any] = {
@@ -154,13 +180,15 @@ def bind(
         "wait": device.compute_after,
         "copy_out": lanes.copy_out,
         "copy_in": lanes.copy_in,
-        "upload": partial(_upload, program.sources, lanes, note_read),
+        "upload": partial(upload, program.sources, lanes, note_read, next_batch),
+        "start_next": None if next_batch is None else next_batch.start,
+        "take_next": None if next_batch is None else next_batch.take,
         "clock": clock,
         "at": position,
         "ready": program.ready,
         "set_grad": torch.set_grad_enabled,
-        "movable": _movable,
-        "cut": _cut,
+        "movable": movable,
+        "cut": cut,
         "gate": gate,
         "ended": int,  # does nothing; a builtin costs the least
     }
@@ -191,40 +219,6 @@ def _with_tensor_rate(call: Call) -> Any:
     """Return the operator, in the overload that takes the learning rate as a tensor if it takes a learning rate."""
     target: Any = call.target
     return target.overloadpacket.tensor_lr if Runtime.LEARNING_RATE in call.kwargs.values() else target
-
-
-def _upload(
-    sources: Mapping[str, HostBuffer],
-    lanes: Lanes,
-    note_read: Callable[[HostBuffer, Ticket], None] | None,
-    address: int,
-    name: str,
-    size_bytes: int,
-) -> Ticket:
-    """Queue the upload of a part of the batch, or of a constant, from the buffer that it lies in now."""
-    ticket = lanes.copy_in(address, sources[name], size_bytes)
-    if note_read is not None:
-        note_read(sources[name], ticket)
-    return ticket
-
-
-def _cut(value: torch.Tensor, start: int, stop: int) -> torch.Tensor:
-    """Return these elements of a dense tensor, in memory order."""
-    return value.as_strided((stop - start,), (1,), value.storage_offset() + start)
-
-
-def _movable(value: torch.Tensor, size_bytes: int) -> torch.UntypedStorage:
-    """Return the storage of a value that the plan moves.
-
-    Raises InvariantError if the size differs from the graph's, because a copy would then overrun the storage.
-    """
-    storage = value.untyped_storage()
-    if storage.nbytes() != size_bytes or not storage.resizable():
-        raise InvariantError(
-            f"a storage of {storage.nbytes()} bytes cannot be swapped: the plan has {size_bytes} bytes",
-            detail=f"tensor of shape {tuple(value.shape)} and {value.dtype}, resizable: {storage.resizable()}",
-        )
-    return storage
 
 
 def _hoist(line: ProgramLine, scope: dict[str, Any]) -> None:
@@ -276,8 +270,10 @@ class _Writer:
         located: bool,
         on_host: bool,
         gated: frozenset[int],
+        next_batch_from: int | None,
     ) -> None:
         self._on_host = on_host
+        self._next_batch_from = next_batch_from
         self._gated = gated
         self._step = step
         self._plan = plan
@@ -345,6 +341,8 @@ class _Writer:
             size_bytes = self._size(gap.tensor)
             self._emit(f"s{gap.tensor}.resize_({size_bytes})")
             self._emit(f"{self._ticket[id(gap)]} = copy_in(s{gap.tensor}.data_ptr(), h{gap.tensor}, {size_bytes})")
+        if self._next_batch_from is not None and k >= self._next_batch_from:
+            self._emit(f"start_next({k})")
         for gap in boundary.needs:
             self._await(gap, carried=id(gap) in self._carried and id(gap) not in self._outgoing)
 
@@ -426,6 +424,8 @@ class _Writer:
                 self._emit(f"{local}.copy_(ready[{name!r}])")
                 continue
             self._emit(f"stall += wait(upload({local}.data_ptr(), {name!r}, {self._size(tensor)}))")
+            if self._next_batch_from is not None and name in INPUTS:
+                self._emit(f"take_next({name!r}, {local})")
 
     def _call(self, function: str, line: ProgramLine) -> None:
         call = line.call

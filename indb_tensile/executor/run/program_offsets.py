@@ -12,9 +12,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from indb_tensile.executor.capture.allocation_script import GPU_ALIGNMENT_BYTES, AllocationScript
+from indb_tensile.executor.capture.replay import INPUTS
 from indb_tensile.executor.capture.step_capture import CapturedStep
 from indb_tensile.executor.run.timeline import Timeline
 from indb_tensile.scheduler.graph import OpIndex, StepGraph, TensorId
+from indb_tensile.scheduler.memory.next_batch import NextBatchRoom, batch_tensors, next_batch_room
 from indb_tensile.scheduler.memory.residency import Interval, intervals
 from indb_tensile.scheduler.memory.tensor_placement import place_plan
 from indb_tensile.scheduler.plan import Execution, Plan
@@ -32,7 +34,8 @@ class Offsets:
     `names` are the names of all positions' allocations, one after the other, for error reports. `home` gives each
     persistent tensor's offset between two iterations. `rooms` has the size and offset of the part of each position's
     workspace that lies behind its listed scratch; an allocation of a size that is not listed is placed there.
-    `unlisted_bytes` are the planned bytes of each position's allocations that are in neither.
+    `unlisted_bytes` are the planned bytes of each position's allocations that are in neither. `next_batch` is the
+    room for the next batch, if there is any.
     """
 
     positions: tuple[tuple[Placed, ...], ...]
@@ -41,6 +44,7 @@ class Offsets:
     names: tuple[str, ...]
     home: dict[TensorId, int]
     size_bytes: int
+    next_batch: NextBatchRoom | None
 
 
 def plan_offsets(
@@ -69,6 +73,7 @@ def plan_offsets(
             if residency.tensor in timeline.home and (residency.first == 0 or residency.stop > count)
         },
         size_bytes=placed.size_bytes,
+        next_batch=next_batch_room(step.graph, plan, batch_tensors(step.graph, INPUTS), region_bytes, kept),
     )
 
 

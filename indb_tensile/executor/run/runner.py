@@ -18,6 +18,7 @@ from indb_tensile.executor.run.cuda_graphs import Graphs, learning_rate_tensor
 from indb_tensile.executor.run.graph_cache import GraphCache
 from indb_tensile.executor.run.host_results import HostResults, Results
 from indb_tensile.executor.run.iteration_recorder import IterationRecorder
+from indb_tensile.executor.run.next_batch import NextBatch, NextBatchSource
 from indb_tensile.executor.run.operator_excess import OperatorExcess
 from indb_tensile.executor.run.placer import Placer
 from indb_tensile.executor.run.program import Program, bind, compile_program, empty_carried
@@ -80,6 +81,7 @@ class Runner:
             None if graphs is None else GraphCache(graphs, device, self._lanes, state, self._placer, clock)
         )
         self._uploads = UploadBuffers(device, _batch_sizes(steps))
+        self._next = NextBatch(device, self._lanes, self._uploads, state.device, self._may_upload_ahead)
         self._residency = StateMover(device, self._lanes, state, self._placer, self._uploads)
         self._programs: tuple[Program, ...] = ()
         self._current: Program | None = None
@@ -234,6 +236,18 @@ class Runner:
         """
         return self._uploads.rooms(INPUTS, parts, rows)
 
+    def upload_ahead(self, source: NextBatchSource) -> None:
+        """Upload each batch that `source` has ready while the previous batch is trained on, where the plan has room.
+
+        `source` then has to return the tensors that the next call of `train` gets.
+        """
+        self._next.source = source
+
+    @property
+    def uploaded_ahead(self) -> int:
+        """The number of iterations whose batch was on the device, or on its way, when they began."""
+        return self._next.taken
+
     def wait_until_read(self, number: int) -> None:
         """Wait until no upload reads this set of `rooms`. Call this between iterations."""
         self._uploads.wait_until_read(number)
@@ -245,11 +259,10 @@ class Runner:
 
     def close(self) -> None:
         """Free all memory of the device and the host pool. The state can still be exported."""
-        self._lanes.drain()
+        self._leave()
         self.leave_round()
         if self._repeats is not None:
             self._repeats.forget()
-        self._current = None
         self._residency.give_up(self._programs)
         self._placer.close()
         self._programs = ()
@@ -271,6 +284,7 @@ class Runner:
             self._leave()
             self._enter(program)
         self._stage(program, (x, y))
+        self._next.begin((x, y))
         rate = lr if self._rate is None else self._rate.fill_(lr)
         self._state.whole = False
         with self._name_failed_operator(program), self._noting_excess(program), self._in_round(program):
@@ -391,7 +405,16 @@ class Runner:
     def _leave(self) -> None:
         """Wait until no copy is under way, before another program is entered."""
         self._lanes.drain()
+        self._next.leave()
         self._current = None
+
+    def _may_upload_ahead(self) -> bool:
+        """Return whether the present iteration runs operator by operator, as will the next.
+
+        A recorded iteration uploads its batch itself.
+        """
+        program = self._current
+        return program is not None and (self._repeats is None or self._repeats.is_refused(program))
 
     def _enter(self, program: Program) -> None:
         self._residency.go_home(program)
@@ -407,7 +430,9 @@ class Runner:
                 rate_in_memory=self._rate is not None,
                 note_read=self._uploads.note_read,
                 gate=None if self._member is None else self._member.pass_boundary,
+                next_batch=self._next,
             )
+        self._next.enter(program.step, None if self._member is not None else self._placer.next_batch_place(program))
         self._carried = empty_carried(program)
         self._residency.start_outgoing(program, self._carried)
         self._state.changed = False

@@ -1,0 +1,186 @@
+"""Measures how long an iteration waits for its batch, with and without uploading the next batch ahead.
+
+    python -m indb_tensile.bench feed [--models resnet50 … [--batch 8] [--side 64]] [--budgets 1 0.6 …]
+        [--device emulated] [--machine a6000] [--epochs 3] [--rounds 3] [--json]
+
+The networks are small ones with large batches. With `--models` they are known ones (bench/harness/networks.py). Each
+trains from a shuffled table of random rows, under a plan for each budget, as a share of the liveness peak (1: no
+swaps). Another thread gathers the batches. `at the start`: an iteration uploads its own batch when it begins.
+`ahead`: the previous iteration uploads it, where its plan has room (scheduler/memory/next_batch.py). The two ways
+take turns; figures are medians over the rounds. `gather_share` is the share of the training time that waited for
+rows, `copy_share` the share in which operators waited for copies: of the batch, and under plans that swap of tensors
+too. `waiting_share` is their sum, `taken_share` the share of the batches that were uploaded ahead. `peak_bytes` is
+the measured peak, `exact` says whether both ways end with the same bits. The exit code is 1 if a bit differs, or on
+an emulated device if the peak is not the plan's to the byte.
+
+On a GPU, iterations that are recorded as CUDA graphs upload their batches themselves, so the iterations of this
+benchmark are not recorded.
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from statistics import median
+from typing import Any
+
+import torch
+
+from indb_tensile.bench.commands.forecast import SmallNetwork
+from indb_tensile.bench.harness.argument_types import portion, whole
+from indb_tensile.bench.harness.benchmark_processes import preload, run_each_alone
+from indb_tensile.bench.harness.cases import BenchmarkCase, add_sizes
+from indb_tensile.bench.harness.device_rig import DeviceRig, add_target, set_up, target
+from indb_tensile.bench.harness.process_exit import run
+from indb_tensile.bench.harness.trial import RATE, TrainingSubject, workload
+from indb_tensile.executor.run.runner import Runner
+from indb_tensile.executor.run.state import State
+from indb_tensile.learning.batch_prefetch import Batch, BatchPrefetcher
+from indb_tensile.scheduler.memory.peak import LIVENESS, floor, liveness_peak, peak
+from indb_tensile.scheduler.plan import Infeasible, Plan
+from indb_tensile.scheduler.planner import plan_jobs
+
+NETWORKS = (
+    SmallNetwork(name="mlp", architecture={"type": "mlp", "hidden": [512, 512]}, shape=(1024,), rows=512),
+    SmallNetwork(
+        name="cnn", architecture={"type": "cnn", "channels": [16, 32], "hidden": [64]}, shape=(3, 64, 64), rows=64
+    ),
+)
+WAYS = ("at the start", "ahead")
+_BATCHES = 12  # of an epoch
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print one row per network, budget and way."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--models", nargs="+", default=[], metavar="NAME", help="known networks")
+    add_sizes(parser)
+    add_target(parser)
+    parser.add_argument("--budgets", nargs="+", type=portion, default=[1.0, 0.6], metavar="SHARE")
+    parser.add_argument("--epochs", type=whole(), default=3, help="epochs of 12 batches in one turn")
+    parser.add_argument("--rounds", type=whole(), default=3, help="turns of each way")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per line")
+    options = parser.parse_args(arguments)
+    run_target = target(options)
+    run_each_alone(options.models)
+    preload()
+    torch.set_num_threads(1)
+    faults = 0
+    for subject in _subjects(options, emulated=run_target.emulated):
+        with set_up(run_target, subject) as rig:
+            for share in options.budgets:
+                for row in _rows(rig, subject, share, options.epochs, options.rounds):
+                    print(json.dumps(row) if options.json else _line(row), flush=True)
+                    faults += not row["exact"] or (run_target.emulated and row["peak_bytes"] != row["planned_bytes"])
+    sys.exit(int(faults > 0))
+
+
+def _subjects(options: argparse.Namespace, *, emulated: bool) -> Iterator[TrainingSubject]:
+    if not options.models:
+        yield from (network.subject() for network in NETWORKS)
+    for name in options.models:
+        yield BenchmarkCase.of(name, options.batch, options.side, emulated=emulated).subject()
+
+
+def _rows(
+    rig: DeviceRig, subject: TrainingSubject, share: float, epochs: int, rounds: int
+) -> Iterator[dict[str, Any]]:
+    plan = _plan(rig, subject, share)
+    turns = [[_turn(rig, subject, plan, way, epochs) for way in WAYS] for _ in range(rounds)]
+    exact = len({turn.pop("bits") for both in turns for turn in both}) == 1
+    for way, column in zip(WAYS, zip(*turns, strict=True), strict=True):
+        yield {
+            "network": subject.name,
+            "batch": len(subject.x),
+            "budget": share,
+            "way": way,
+            "planned_bytes": peak(rig.step.graph, plan),
+            **{name: median(turn[name] for turn in column) for name in column[0]},
+            "exact": exact,
+        }
+
+
+def _plan(rig: DeviceRig, subject: TrainingSubject, share: float) -> Plan:
+    """Return the plan for a share of the liveness peak, from the latencies under no plan."""
+    if share == 1:
+        return LIVENESS
+    trial = rig.trial(subject)
+    measured = trial.run(LIVENESS, 3)
+    trial.runner.close()
+    graph = rig.step.graph
+    budget_bytes = max(floor(graph), round(share * liveness_peak(graph)))
+    plans = plan_jobs([workload(rig.step, measured.latency_ns)], budget_bytes=budget_bytes, link=rig.link)
+    assert not isinstance(plans, Infeasible), "the floor always has a plan"
+    return plans[0].plans[0]
+
+
+def _turn(rig: DeviceRig, subject: TrainingSubject, plan: Plan, way: str, epochs: int) -> dict[str, Any]:
+    """Train some epochs from the initial weights."""
+    opened = rig.opened
+    state = State.create(subject.module, subject.settings, opened.torch_device)
+    runner = Runner(
+        opened.device,
+        state,
+        (rig.step,),
+        sample_every=1,
+        placer=rig.placer(),
+        operator_clock=opened.clock,
+        check=opened.check,
+    )
+    runner.adopt((plan,), 1)
+    with BatchPrefetcher(runner) as feed:
+        if way == "ahead":
+            runner.upload_ahead(feed.next_batch)
+        torch.manual_seed(7)
+        table = tuple(torch.cat([part.roll(k, 0) for k in range(_BATCHES)]) for part in (subject.x, subject.y))
+        _epoch(runner, feed, table, 0)
+        rig.reset_high_water()
+        waited_s, taken, begun_s = feed.waiting.waited_s, runner.uploaded_ahead, time.perf_counter()
+        seen = [_epoch(runner, feed, table, epoch) for epoch in range(1, epochs + 1)]
+        taken_s = time.perf_counter() - begun_s
+        gather_s = feed.waiting.waited_s - waited_s
+    stall_share = sum(stall_ns for stall_ns, _ in seen) / 1e9 / taken_s
+    figures = {
+        "step_ms": round(taken_s * 1000 / _BATCHES / epochs, 3),
+        "gather_share": round(gather_s / taken_s, 4),
+        "copy_share": round(stall_share, 4),
+        "waiting_share": round(gather_s / taken_s + stall_share, 4),
+        "taken_share": round((runner.uploaded_ahead - taken) / _BATCHES / epochs, 3),
+        "peak_bytes": rig.peak_bytes(max(peak_bytes for _, peak_bytes in seen)),
+    }
+    runner.close()
+    return {**figures, "bits": _bits(state)}
+
+
+def _epoch(runner: Runner, feed: BatchPrefetcher, table: Batch, epoch: int) -> tuple[int, int]:
+    """Train on all rows, in an order of their own.
+
+    Return the nanoseconds for which operators waited for copies, and the peak.
+    """
+    rows, stall_ns, peak_bytes = len(table[0]) // _BATCHES, 0, 0
+    order = torch.randperm(len(table[0]), generator=torch.Generator().manual_seed(epoch))
+    orders = [order[first : first + rows] for first in range(0, len(order), rows)]
+    with closing(feed.batches(table, orders)) as fed:
+        for _, (x, y) in fed:
+            runner.train(x, y, RATE)
+            measured = runner.measured()
+            assert measured is not None, "every iteration is a sample"
+            stall_ns, peak_bytes = stall_ns + measured.stall_ns, max(peak_bytes, measured.peak_bytes)
+    return stall_ns, peak_bytes
+
+
+def _bits(state: State) -> bytes:
+    return b"".join(value.contiguous().numpy().tobytes() for _, value in sorted(state.export().items()))
+
+
+def _line(row: dict[str, Any]) -> str:
+    waits = f"waits {row['gather_share']:.2%} for rows and {row['copy_share']:.2%} for copies"
+    same = "" if row["exact"] else ", WITH OTHER BITS"
+    where = f"{row['network']} at {row['budget']:.0%}, {row['way']}"
+    return f"{where}: {row['step_ms']:.2f} ms, {waits}; {row['taken_share']:.0%} ahead{same}"
+
+
+if __name__ == "__main__":
+    run(main)
