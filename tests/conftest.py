@@ -16,6 +16,7 @@ from psycopg import sql
 from indb_tensile.catalog import install
 from indb_tensile.cluster import Cluster, temporary_cluster
 from tests.compiled_bridge import server_environment
+from tests.nightly import leave_cases_to_the_night
 from tests.open_directory import open_directory
 from tests.scopes import ScopeScheduling, place_of
 from tests.suite_watcher import start_watcher
@@ -51,8 +52,10 @@ def pytest_unconfigure() -> None:
         _watcher.communicate()
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest selects tests by their marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let modules that run together in one process run first, because they take longest."""
+    """Leave cases to the night, and let modules that run together in one process run first, as they take longest."""
+    leave_cases_to_the_night(items)
     items.sort(key=lambda item: place_of(item.nodeid.partition("::")[0]))
 
 

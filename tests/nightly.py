@@ -38,3 +38,26 @@ def nightly_unless(daily: Callable[[Case], bool], cases: Iterable[Case]) -> list
         )
         for case in cases
     ]
+
+
+def leave_cases_to_the_night(items: Iterable[pytest.Item]) -> None:
+    """Mark those cases `nightly` that the mark `by_day` of their test does not name.
+
+    `@pytest.mark.by_day("cnn-adam", "lstm")` names cases by words of their ids, which also suits tests with several
+    parameters. A word that no case has would leave fewer cases for the day than its author meant, so it is an error.
+    """
+    unused: dict[str, set[str]] = {}
+    for item in items:
+        mark = item.get_closest_marker("by_day")
+        if mark is None:
+            continue
+        case = item.nodeid.partition("[")[2].removesuffix("]")
+        words = {word for word in mark.args if word in case}
+        if not words:
+            item.add_marker("nightly")
+        test = item.nodeid.partition("[")[0]
+        unused[test] = unused.get(test, set(mark.args)) - words
+    for test, words in unused.items():
+        # A single case that was asked for by its id has no word of its siblings.
+        if words and sum(item.nodeid.partition("[")[0] == test for item in items) > 1:
+            raise pytest.UsageError(f"{test}: by_day names {sorted(words)}, and no case has that in its id")

@@ -36,6 +36,15 @@ TOGETHER = {
         "tests/e2e/test_embeddings.py",
         "tests/e2e/test_anomalies.py",
     ),
+    "services of one fork server": (
+        "tests/service/test_shared_readings.py",
+        "tests/service/test_service.py",
+        "tests/service/test_table_predictions.py",
+        "tests/service/test_types.py",
+        "tests/service/test_changed_columns.py",
+        "tests/service/test_counts.py",
+        "tests/service/test_session_settings.py",
+    ),
     "models captured once, and forks with the shim preloaded": (
         "tests/executor/run/test_runner.py",
         "tests/executor/run/test_sampling.py",

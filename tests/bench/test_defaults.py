@@ -19,6 +19,7 @@ a,2,2013-01-03T12:00:00Z,z
 """
 
 
+@pytest.mark.nightly
 def test_every_method_is_measured_on_the_same_table() -> None:
     scores = list(measure(sample("tiny"), tuple(METHODS), seeds=1))
     assert [score.method for score in scores] == list(METHODS)

@@ -67,6 +67,7 @@ def _graph(rows: int) -> StepGraph:
     return capture_training(module, functional.cross_entropy, x, y, ADAM).graph
 
 
+@pytest.mark.nightly
 def test_the_simulated_largest_batch_of_eager_is_liveness_and_ours_is_larger() -> None:
     budget_bytes = liveness_peak(_graph(12))
     unbounded, half = measure({"model": "narrow"}, InterpolatedBatches(_graph, REFERENCE, budget_bytes), [0.0, 0.5])

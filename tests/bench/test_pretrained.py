@@ -10,6 +10,7 @@ from indb_tensile.bench.harness.tiny_networks import tiny_network
 WORDS = tuple(f"word{number}" for number in range(60))
 
 
+@pytest.mark.nightly
 def test_tight_plan_of_lora_takes_what_it_says_and_changes_no_bit() -> None:
     network = tiny_network("bert", WORDS)
     own = measure_part(subject_of(network, "lora", 4, 8), "lora", 0.2)

@@ -242,6 +242,7 @@ def test_work_that_is_done_equals_the_work_that_was_demanded_at_every_moment() -
     assert here.now_ns == pytest.approx(14 * SECOND_NS)
 
 
+@pytest.mark.nightly
 def test_equal_seeds_give_equal_figures_and_other_seeds_others() -> None:
     def rows(seeds: int) -> list[dict[str, object]]:
         figured, ours = measure(_case(), seeds)

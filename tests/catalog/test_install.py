@@ -179,6 +179,7 @@ def test_extension_and_script_create_the_same_catalog(extension_server: Cluster)
         assert install.installed(extended) is None
 
 
+@pytest.mark.by_day("script")
 @pytest.mark.postgres
 @pytest.mark.parametrize("way", [EXTENSION, SCRIPT])
 def test_restored_dump_has_the_models_and_does_not_run_the_copied_queue(extension_server: Cluster, way: str) -> None:
@@ -205,6 +206,7 @@ def test_restored_dump_has_the_models_and_does_not_run_the_copied_queue(extensio
             assert claim(copied, register(copied)).job == fresh
 
 
+@pytest.mark.by_day("extension")
 @pytest.mark.postgres
 @pytest.mark.parametrize("way", [EXTENSION, SCRIPT])
 def test_restored_dump_keeps_only_the_snapshots_of_its_own_jobs(extension_server: Cluster, way: str) -> None:

@@ -38,6 +38,7 @@ def test_upgraded_catalog_equals_a_fresh_catalog(upgrade_server: Cluster, old_ca
     drop_database(upgrade_server, "fresh")
 
 
+@pytest.mark.by_day("extension")
 @pytest.mark.postgres
 @BOTH_WAYS
 def test_second_upgrade_changes_nothing(old_catalog: Connection, way: str) -> None:
@@ -47,6 +48,7 @@ def test_second_upgrade_changes_nothing(old_catalog: Connection, way: str) -> No
     assert list_catalog(old_catalog) == before
 
 
+@pytest.mark.by_day("extension")
 @pytest.mark.postgres
 @BOTH_WAYS
 def test_models_grants_and_settings_are_kept(upgrade_server: Cluster, old_catalog: Connection, way: str) -> None:
@@ -107,6 +109,7 @@ def _read_rows(connection: Connection) -> list[Any]:
     ]
 
 
+@pytest.mark.by_day("extension")
 @pytest.mark.postgres
 @BOTH_WAYS
 def test_queued_jobs_can_be_claimed_and_published(old_catalog: Connection, way: str) -> None:
@@ -132,6 +135,7 @@ def test_queued_jobs_can_be_claimed_and_published(old_catalog: Connection, way: 
     assert fetch_all(old_catalog, "select number from tensile.model_versions") == [(1,)]
 
 
+@pytest.mark.by_day("script")
 @pytest.mark.postgres
 @BOTH_WAYS
 def test_running_jobs_of_the_old_release_are_requeued_and_start_again(old_catalog: Connection, way: str) -> None:
@@ -184,6 +188,7 @@ def test_controller_of_the_old_release_claims_nothing_after_the_upgrade(old_cata
     assert claim(old_catalog, fresh).job == waiting
 
 
+@pytest.mark.by_day("script")
 @pytest.mark.postgres
 @BOTH_WAYS
 def test_version_check_refuses_the_old_catalog_with_a_hint_and_accepts_the_upgraded_one(
@@ -235,6 +240,7 @@ def test_invalid_names_and_keys_are_rewritten_and_their_jobs_run(old_catalog: Co
     assert fetch_all(old_catalog, "select count(*) from tensile.model_versions") == [(5,)]
 
 
+@pytest.mark.by_day("script")
 @pytest.mark.postgres
 @BOTH_WAYS
 def test_too_large_specifications_are_kept_and_their_queued_jobs_fail(old_catalog: Connection, way: str) -> None:
@@ -338,6 +344,7 @@ def test_first_of_two_owners_gets_the_name_of_a_new_model(old_catalog: Connectio
     models.publish_version(old_catalog, claimed[0], publication())
 
 
+@pytest.mark.by_day("extension")
 @pytest.mark.postgres
 @BOTH_WAYS
 def test_views_of_users_and_grants_to_their_roles_are_kept(old_catalog: Connection, way: str) -> None:

@@ -15,6 +15,7 @@ from tests.catalog.listing import list_catalog
 from tests.catalog.old_release import BOTH_WAYS, Connection, connect_as, fetch_all, until
 
 
+@pytest.mark.by_day("extension")
 @pytest.mark.postgres
 @BOTH_WAYS
 def test_function_of_another_role_with_our_name_stops_the_upgrade_without_a_change(
@@ -36,6 +37,7 @@ def test_function_of_another_role_with_our_name_stops_the_upgrade_without_a_chan
     install.check_version(old_catalog)
 
 
+@pytest.mark.by_day("script")
 @pytest.mark.postgres
 @BOTH_WAYS
 def test_view_that_uses_a_removed_column_stops_the_upgrade_without_a_change(
@@ -69,6 +71,7 @@ def test_deadlock_with_a_session_ends_the_sessions_statement_and_not_the_upgrade
         assert fetch_all(observer, "select tensile.catalog_version()") == [(VERSION,)]
 
 
+@pytest.mark.by_day("script")
 @pytest.mark.postgres
 @BOTH_WAYS
 def test_second_concurrent_upgrade_waits_and_changes_nothing(old_catalog: Connection, way: str) -> None:
@@ -76,6 +79,7 @@ def test_second_concurrent_upgrade_waits_and_changes_nothing(old_catalog: Connec
     assert _install_twice_at_once(old_catalog) == [expected, expected]
 
 
+@pytest.mark.by_day("extension")
 @pytest.mark.postgres
 @BOTH_WAYS
 def test_second_concurrent_installation_waits_and_changes_nothing(upgrade_server: Cluster, way: str) -> None:

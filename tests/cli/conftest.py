@@ -21,7 +21,8 @@ from tests.open_directory import open_directory
 DEADLINE_S = 180.0
 COMMAND = (sys.executable, "-c", "from indb_tensile.cli.main import main; main()")
 _QUICK = {"jobs", "job", "train", "wait", "cancel", "models", "predict", "plan", "version", "init", "vacuum"}
-_QUICK |= {"queue", "events", "workers", "devices"}
+_QUICK |= {"queue", "events", "workers", "devices", "usage", "metrics", "logs", "deploy", "graph"}
+_QUICK |= {"pause", "resume", "priority", "retry", "retrain"}
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to act for other system users")
 
 

@@ -56,6 +56,7 @@ def test_psql_gets_its_own_arguments_and_the_database(tensile: Tensile, database
     assert (failed.code, failed.err) == (1, "ERROR:  division by zero\n")
 
 
+@pytest.mark.nightly
 def test_psql_connects_as_the_given_role_however_the_database_is_named(tensile: Tensile, database: Database) -> None:
     words = connection_options(database)
     current_user_query = ("-qAtc", "select current_user")

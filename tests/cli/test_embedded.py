@@ -171,6 +171,7 @@ def test_files_of_a_controller_in_the_state_directory_may_be_removed(tmp_path: P
         _check_ours(tmp_path)
 
 
+@pytest.mark.nightly
 def test_mps_is_refused_without_a_gpu_or_the_program_and_changes_nothing(service: Tensile) -> None:
     first = start_embedded(service)
     before = state_of(service).settings.read_text()
@@ -201,6 +202,7 @@ def test_up_and_down_start_and_end_the_mps_daemon(service: Tensile, tmp_path: Pa
     assert not control.exists()
 
 
+@pytest.mark.nightly
 def test_invalid_settings_change_nothing(service: Tensile) -> None:
     first = start_embedded(service)
     settings = state_of(service).settings
@@ -306,6 +308,7 @@ def test_database_of_an_older_release_is_upgraded_and_its_queue_runs(service: Te
         assert checks == [("succeeded", None)]
 
 
+@pytest.mark.nightly
 def test_down_stops_everything_and_concurrent_ups_start_it_once(service: Tensile) -> None:
     first = start_embedded(service)
     with connect_as_superuser(service) as connection:

@@ -246,6 +246,7 @@ def test_controller_waits_for_a_database_that_is_not_started_yet(restartable: Da
         restartable.cluster.start()
 
 
+@pytest.mark.by_day("host")
 @pytest.mark.parametrize("dsn", ["host=/nonexistent dbname=x", None])
 def test_controller_without_a_reachable_database_ends_with_code_4(database: Database, dsn: str | None) -> None:
     refused = database.cluster.dsn(database="absent", user="tensile_worker")

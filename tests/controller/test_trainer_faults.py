@@ -155,6 +155,7 @@ def test_trainer_that_sends_no_message_is_killed_and_its_job_requeued() -> None:
         assert requeue.blame is Blame.JOB
 
 
+@pytest.mark.by_day("of an unknown plan", "with too many latencies", "without a graph")
 @pytest.mark.parametrize("message", sorted(absurd(JobId(1))))
 def test_absurd_message_harms_no_other_trainer(message: str) -> None:
     with controller_harness() as harness:

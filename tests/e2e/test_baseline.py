@@ -13,6 +13,7 @@ select figure from tensile.version_figures join tensile.model_versions using (ve
  where job_id = %s and name = 'baseline'"""
 
 
+@pytest.mark.nightly
 def test_a_published_version_gets_the_metrics_of_boosting(service: Service) -> None:
     service.settings["TENSILE_BASELINE"] = "true"
     service.start()

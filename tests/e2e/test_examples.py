@@ -34,6 +34,7 @@ WORKED = {
 }
 
 
+@pytest.mark.by_day("sunspots")
 @pytest.mark.parametrize("name", nightly_unless(lambda name: name in ("search", "sunspots"), WORKED))
 def test_a_worked_example_runs(running: Service, name: str) -> None:
     printed = psql(running, *WORKED[name], "-f", str(EXAMPLES.parent / "worked" / f"{name}.sql"))

@@ -155,6 +155,7 @@ def test_a_version_is_judged_beside_simple_forecasts(demo: psycopg.Connection) -
     assert set(evaluated) == set(metrics)
 
 
+@pytest.mark.nightly
 def test_a_repeated_training_is_compared_from_the_same_origins(running: Service, demo: psycopg.Connection) -> None:
     job = train(demo, "sold", "sales", "sold", FORECAST | {"window": 21}, epochs=1, learning_rate=1e-6)
     assert running.until_ended(job) == ["succeeded"]

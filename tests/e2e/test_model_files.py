@@ -151,6 +151,7 @@ def test_only_the_owner_and_who_has_the_weights_export(client: Tensile, running:
         client.export_model("guarded", tmp_path / "guarded.pkl")
 
 
+@pytest.mark.nightly
 def test_the_network_alone_is_exported_for_torch(client: Tensile, running: Service, tmp_path: Path) -> None:
     import torch
 

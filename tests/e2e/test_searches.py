@@ -95,6 +95,7 @@ def test_trials_are_pruned_as_requested(running: Service, demo: psycopg.Connecti
     assert states == expected[prune]
 
 
+@pytest.mark.nightly
 def test_a_grid_of_architectures_shares_one_snapshot_and_survives_a_trial_that_fails(
     running: Service, demo: psycopg.Connection
 ) -> None:

@@ -114,6 +114,7 @@ def test_labels_of_a_relation_may_be_numbers() -> None:
     assert TensileClassifier(**QUICK).fit("digits", "label").classes_.tolist() == list(range(10))
 
 
+@pytest.mark.nightly
 def test_a_grid_search_in_threads_trains_its_candidates_side_by_side(running: Service) -> None:
     x, y = load_iris(return_X_y=True)
     engine = create_engine("postgresql+psycopg://", creator=lambda: psycopg.connect(running.database.dsn("demo")))

@@ -107,6 +107,7 @@ def test_three_jobs_do_not_run_together_without_planning(database: Database) -> 
 
 
 # By day tests/controller/test_controller_process.py kills controllers, with trainers that need no torch.
+@pytest.mark.by_day("trainer")
 @pytest.mark.parametrize(
     "victim",
     nightly_unless(

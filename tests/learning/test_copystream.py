@@ -24,6 +24,7 @@ def stream(
         return list(blocks(copy, connection, block_bytes=block_bytes, large_bytes=large_bytes, check_size=check_size))
 
 
+@pytest.mark.by_day("-0", "-1", "-2", "-7", "% 40)-50000")
 @pytest.mark.parametrize("rows", [0, 1, 2, 7, 50_000])
 @pytest.mark.parametrize("value", ["i", "repeat('x', 15)", "repeat('x', i % 40)", "null::int"])
 def test_the_bytes_equal_those_of_psycopgs_own_iterator(database: Database, rows: int, value: str) -> None:

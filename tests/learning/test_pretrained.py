@@ -150,6 +150,7 @@ def bytes_of(step: CapturedStep, *roles: Role) -> int:
     return sum(tensor.size_bytes for tensor in step.graph.tensors if tensor.role in roles)
 
 
+@pytest.mark.by_day("head")
 @pytest.mark.parametrize("part", ["head", "lora"])
 def test_frozen_weights_have_no_gradient_and_no_optimizer_state_in_the_graph(part: str) -> None:
     job = prepared(train=part)

@@ -114,26 +114,39 @@ def database(cluster: Cluster, template: str) -> Iterator[Database]:
         yield database
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forks:
+    """A fork server, and the file to which it and the services that it forks write their messages."""
+
+    server: ForkServer
+    log: Path
+
+
+@pytest.fixture(scope="session")
+def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
+    """The fork server of all modules with a service, because it takes seconds to import torch."""
+    with closing(ForkServer(ENVIRONMENT)) as server:
+        yield Forks(server=server, log=tmp_path_factory.mktemp("service") / "service.log")
+
+
 @pytest.fixture(scope="module")
-def _service(database: Database) -> Iterator[Service]:
+def _service(database: Database, forks: Forks) -> Iterator[Service]:
     with tempfile.TemporaryDirectory(prefix="tensile-service-") as name:
         Path(name).chmod(0o755)
-        with service_of(database, Path(name) / "sockets") as service:
+        with service_of(database, Path(name) / "sockets", forks) as service:
             yield service
 
 
 @contextmanager
-def service_of(database: Database, directory: Path) -> Iterator[Service]:
-    """Register a worker, and yield its service, which is not started yet. Its log is beside the directory."""
+def service_of(database: Database, directory: Path, forks: Forks) -> Iterator[Service]:
+    """Register a worker, and yield its service, which is not started yet."""
     with connect(database.dsn(user="tensile_worker"), application_name="test") as connection:
         worker = jobs.register_worker(connection, host="here", pid=os.getpid(), device_kind="test", lease_s=3600.0)
     with database.connect() as connection:
         connection.execute("select tensile_set_setting('socket_directory', %s)", [Jsonb(str(directory))])
-    with closing(ForkServer(ENVIRONMENT)) as forks:
-        log = directory.parent / f"{database.name}.log"
-        service = Service(database=database, directory=directory, worker=worker, log=log, forks=forks)
-        yield service
-        service.stop()
+    service = Service(database=database, directory=directory, worker=worker, log=forks.log, forks=forks.server)
+    yield service
+    service.stop()
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from indb_tensile.learning.single_metric import single_metric
 from tests.conftest import Database, fresh_database
 from worker import service as program
 
-from .conftest import ENVIRONMENT, MODULE, Published, Service, fill, publish, service_of
+from .conftest import ENVIRONMENT, MODULE, Forks, Published, Service, fill, publish, service_of
 from .fakes import DEADLINE_S, Client, wait_until
 
 pytestmark = pytest.mark.postgres
@@ -292,10 +292,10 @@ def test_system_user_of_the_database_server_is_answered(database: Database, serv
 
 @pytest.mark.nightly
 def test_services_of_two_databases_in_one_socket_directory_answer_their_own_database(
-    database: Database, service: Service, houses: Published, cluster: Cluster, template: str
+    database: Database, service: Service, houses: Published, cluster: Cluster, template: str, forks: Forks
 ) -> None:
     """Workers, versions and models have the same ids and names in both databases."""
-    with fresh_database(cluster, template) as second, service_of(second, service.directory) as other:
+    with fresh_database(cluster, template) as second, service_of(second, service.directory, forks) as other:
         with second.connect(user="demo") as connection:
             fill(connection, "houses", "target", "double precision: cos(n) + 1000")
         published = publish(second, "houses", "houses")

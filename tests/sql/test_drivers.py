@@ -189,6 +189,7 @@ def driver(request: pytest.FixtureRequest, database: Database, alice: Connection
         yield session
 
 
+@pytest.mark.by_day("_Jdbc", "_Psycopg2", "_Asyncpg")
 def test_driver_trains_predicts_and_receives_errors(driver: Driver, alice: Connection, serve: Serve) -> None:
     service = serve(echo)
     job = driver.value("select tensile_train($1, $2, target => $3)", "mine", "iris", "species")
@@ -209,6 +210,7 @@ def test_driver_trains_predicts_and_receives_errors(driver: Driver, alice: Conne
     )
 
 
+@pytest.mark.by_day("_Go", "_SqlAlchemy")
 def test_driver_predicts_a_table_and_deploys_a_version(driver: Driver, alice: Connection, serve: Serve) -> None:
     serve(lambda request: described(request, ["petal", "sepal"]))
     predicted = "select count(value) from tensile_predict_table($1, $2, keys => array['id'])"

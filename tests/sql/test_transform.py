@@ -134,6 +134,7 @@ create operator evil.= (leftarg = integer, rightarg = integer, function = evil.s
 """
 
 
+@pytest.mark.by_day("search_path", "timezone", "transform_null_equals")
 @pytest.mark.parametrize("setting", SESSIONS)
 def test_no_setting_of_a_session_changes_a_feature(
     owner: Connection, admin: Connection, database: Database, serve: Serve, setting: str

@@ -61,6 +61,7 @@ def test_shapes_alone_give_the_graph_of_the_real_model(kind: str) -> None:
     assert shapes.graph.signature == captured(kind)[0].graph.signature
 
 
+@pytest.mark.by_day("cnn", "tied", "transformer")
 @pytest.mark.parametrize("kind", DAILY_KINDS)
 def test_all_steps_of_a_job_give_the_same_ids_to_the_same_persistent_tensors(kind: str) -> None:
     training, tail, evaluation = captured(kind)

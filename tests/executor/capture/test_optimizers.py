@@ -37,6 +37,7 @@ SETTINGS = {
 }
 
 
+@pytest.mark.by_day("rmsprop, momentum", "adamw, averaged", "lion, all options")
 @pytest.mark.parametrize("name", SETTINGS)
 @pytest.mark.parametrize("kind", nightly_unless(lambda kind: kind == "constant", ["wide", "cnn", "constant", "tied"]))
 def test_every_plan_gives_the_bits_of_torchs_own_optimizer(kind: str, name: str) -> None:
@@ -48,6 +49,7 @@ def test_every_plan_gives_the_bits_of_torchs_own_optimizer(kind: str, name: str)
 RESUMED = [(kind, name) for kind in ("constant", "cnn") for name in SETTINGS]
 
 
+@pytest.mark.by_day("constant-adamw, averaged", "constant-rmsprop, momentum", "constant-lion, all options")
 @pytest.mark.parametrize(
     ("kind", "name"), nightly_unless(lambda case: case[0] == "constant" or case[1] == "adamw, averaged", RESUMED)
 )

@@ -159,6 +159,7 @@ def require_eager_bits(module: nn.Module) -> None:
         runner.close()
 
 
+@pytest.mark.nightly
 @few_examples()
 @given(nests=NESTS, masked=st.booleans())
 @example(nests=(((("expand", 0, 0, 0),), ("fill", -2.0)),), masked=False)  # the old value plus the difference rounds

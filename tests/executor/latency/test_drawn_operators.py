@@ -12,6 +12,7 @@ from indb_tensile.scheduler.graph import Stage
 _STEPS = 10
 
 
+@pytest.mark.nightly
 def test_equal_seeds_draw_equal_steps_and_different_seeds_different_steps() -> None:
     first, again, other = ([s.graph.signature for s in islice(draw_steps(seed), 2)] for seed in (3, 3, 4))
     assert first == again

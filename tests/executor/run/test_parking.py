@@ -342,6 +342,7 @@ def test_graphs_are_closed_by_parking_and_recorded_anew_after_it_with_equal_bits
     assert recorded[kind] == expected
 
 
+@pytest.mark.nightly
 def test_parked_job_gives_up_every_region_and_gets_other_regions_back_with_equal_bits() -> None:
     answers = ask("tests.executor.run.parking_process", "regions")
     assert answers["regions"] == {"bits": True, "held bytes while parked": [0, 0, 0], "at planned addresses": True}

@@ -48,6 +48,7 @@ SETTINGS = (
 CASES = [(kind, s) for kind in SHAPES for s in (SETTINGS if kind in ("mlp", "cnn") else SETTINGS[:3])]
 
 
+@pytest.mark.by_day("mlp-adamw-", "cnn-adam-", "lstm-adam-", "tied-adam-", "wide-adam-")
 @pytest.mark.parametrize("seeds", nightly_unless(lambda seeds: seeds == range(2), [range(2), range(2, 6)]), ids=str)
 @pytest.mark.parametrize(
     ("kind", "settings"),
@@ -87,6 +88,7 @@ PASSES = [
 DAILY_PASSES = [("cnn", IN_PARTS), ("lstm", IN_PARTS), ("cnn", IN_HALF), ("mlp", IN_BOTH)]
 
 
+@pytest.mark.by_day("mlp-4-bfloat16", "lstm-3-torch")
 @pytest.mark.parametrize(
     ("kind", "passes"),
     nightly_unless(lambda case: case in DAILY_PASSES, PASSES),
@@ -137,6 +139,7 @@ DEVICES: dict[str, Callable[[], Iterator[Device]]] = {
 }
 
 
+@pytest.mark.by_day("cnn-", "lstm-cpu")
 @pytest.mark.parametrize("name", DEVICES)
 @pytest.mark.parametrize("kind", ["cnn", "lstm"])
 def test_every_device_gives_the_same_bits_at_the_same_peak(kind: str, name: str) -> None:
@@ -207,6 +210,7 @@ def test_other_seeds_and_plans_that_swap_every_gap_change_no_bit(kind: str, seed
     assert device.copied_bytes > 0
 
 
+@pytest.mark.by_day("wide-", "cnn-0-0.3", "transformer-0-0.0", "lstm-0-0.3")
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.7])
 @pytest.mark.parametrize("seed", nightly_unless(lambda seed: seed == 0, [0, 1]))
 @pytest.mark.parametrize("kind", ["wide", "cnn", "transformer", "lstm"])
@@ -252,6 +256,7 @@ def test_nothing_is_on_the_device_before_a_plan_is_adopted() -> None:
         runner.train(*job.batches[0], 0.1)
 
 
+@pytest.mark.by_day("cnn-True", "lstm-False")
 @pytest.mark.parametrize("is_host", [False, True])
 @pytest.mark.parametrize("kind", ["cnn", "lstm"])
 def test_new_plans_in_mid_training_change_no_bit_and_never_exceed_the_larger_peak(kind: str, is_host: bool) -> None:
@@ -324,6 +329,7 @@ def test_a_job_resumes_from_its_checkpoint_with_equal_bits(kind: str) -> None:
     assert state_bits(second.export()) == state_bits(first.export())
 
 
+@pytest.mark.by_day("0-True", "1-False", "2-True", "4-False")
 @pytest.mark.parametrize("is_host", [False, True])
 @pytest.mark.parametrize("seed", range(6))
 def test_a_checkpoint_loaded_under_an_adopted_plan_replaces_every_host_copy(seed: int, is_host: bool) -> None:

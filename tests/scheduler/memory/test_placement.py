@@ -237,6 +237,7 @@ def test_senseless_arguments_are_refused() -> None:
         _placement.search([0], [2], [], 2, 9, 9)
 
 
+@pytest.mark.by_day("B", "C", "E")
 @pytest.mark.parametrize("name", "ABCDE")
 def test_hard_minimalloc_instances_are_placed_within_their_capacity(name: str) -> None:
     spans, count = _minimalloc(name)
@@ -246,6 +247,7 @@ def test_hard_minimalloc_instances_are_placed_within_their_capacity(name: str) -
     assert placement.size_bytes <= 1_048_576
 
 
+@pytest.mark.by_day("B", "C", "E")
 @pytest.mark.parametrize("name", "ABCDE")
 def test_hard_minimalloc_instances_are_placed_near_their_capacity_without_a_limit(name: str) -> None:
     spans, count = _minimalloc(name)
