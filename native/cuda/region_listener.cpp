@@ -26,10 +26,6 @@ RegionListener::RegionListener(int socket, std::uint64_t region_count, Apply app
     : socket_(duplicate(socket)), region_count_(region_count), apply_(std::move(apply)), thread_([this] { run(); }) {}
 
 RegionListener::~RegionListener() {
-  if (after_fork) {  // the thread exists in the parent only
-    thread_.detach();
-    return;
-  }
   ::shutdown(socket_.number(), SHUT_RDWR);
   thread_.join();
 }

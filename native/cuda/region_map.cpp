@@ -285,7 +285,11 @@ RegionMap::RegionMap(std::unique_ptr<Mapped> mapped) : mapped_(std::move(mapped)
 
 RegionMap::RegionMap(RegionMap&& other) noexcept = default;
 
-RegionMap::~RegionMap() { listener_.reset(); }
+RegionMap::~RegionMap() {
+  // In a forked child the listener's thread does not exist. Nobody can wait for it, so what it uses is never freed.
+  if (after_fork) static_cast<void>(listener_.release());
+  listener_.reset();
+}
 
 RegionMap RegionMap::reserve(const Driver& driver, const RegionShape& shape) {
   return RegionMap(std::make_unique<Mapped>(driver, shape, true));

@@ -88,7 +88,7 @@ MONITORED = dict.fromkeys(
         *("tensile.stat_device_history", "tensile.stat_device_job_history"),
         *("tensile.awaited_words(bigint)", "tensile.page_error(text)", "tensile.row_json(anyelement)"),
         *("tensile.deployments", "tensile.deployment_history"),
-        *("tensile.deleted_jobs", "tensile.owner_usage", "tensile.stat_usage"),
+        *("tensile.owner_usage", "tensile.stat_usage"),
         *("tensile.usage", "tensile.usage_day()", "tensile.version_figures"),
         "tensile.search_request(jsonb,integer,integer,text,text,bigint,interval)",
         *("tensile.training_request", "tensile_require_role(name)", "tensile_version()"),
