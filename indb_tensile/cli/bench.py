@@ -39,6 +39,8 @@ NOUNS = {
     "queue": "Measure how fast workers claim the jobs of a queue, and check that no job is claimed twice.",
     "checkpoints": "Compare checkpoints in files and in the catalog: time, WAL, and disk space that stays in use.",
     "page": "Measure what tensile web costs: memory after a day of samples, answers, processors for many pages.",
+    "watching": "Measure how much open pages and the record of a device slow down a training, in turns.",
+    "grid": "Compare a GridSearchCV of scikit-learn whose candidates share a device with turns and first fit.",
     "predict": "Compare predictions of whole tables with a client that copies all rows, and with single calls.",
     "cpu": "Compare a training without a GPU with a plain script, and the memory with and without plans.",
     "start": "Measure start time and memory of trainers and of the service, forked and started as new processes.",
@@ -47,7 +49,7 @@ NOUNS = {
 }
 
 # These benchmarks need a server: the one that --dsn names, or else a private one that is created for the run.
-SERVED = ("queue", "checkpoints", "page", "read", "predict", "search", "start", "cpu", "share")
+SERVED = ("queue", "checkpoints", "page", "read", "predict", "search", "start", "cpu", "share", "watching", "grid")
 _WITHOUT_SERVER = ("--dsn", "-h", "--help")  # with these options no server is created
 
 

@@ -227,9 +227,9 @@ NO_FILE = dict.fromkeys(FORECAST_ARCHITECTURES, "which has no file") | {
 }
 OF_IMAGES: dict[str, Any] = {
     "cnn": {"type": "cnn", "channels": [4]},
-    "resnet": {"type": "resnet", "channels": [4], "blocks": [1]},
+    "resnet": {"type": "resnet", "stages": [1], "width": 4},
     "vit": {"type": "vit"},
-    "layers": {"type": "layers", "layers": [{"type": "flatten"}, {"type": "linear", "units": 8}, {"type": "relu"}]},
+    "layers": {"type": "layers", "layers": [{"type": "flatten"}, {"type": "linear", "out": 8}, {"type": "relu"}]},
 }
 OF_TABLES = tuple(kind for kind in ARCHITECTURES if kind not in NO_FILE and kind not in OF_IMAGES)
 IMAGES = """

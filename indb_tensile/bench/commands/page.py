@@ -8,23 +8,15 @@ processor time, with that of the page's database sessions, bounds by how much th
 """
 
 import argparse
-import contextlib
-import http.client
 import json
 import os
-import re
-import subprocess
-import sys
-import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from psycopg.conninfo import make_conninfo
-
 from indb_tensile.bench.harness.bench_database import temporary_database
+from indb_tensile.bench.harness.page_browsers import page_processor_s, started_page
 from indb_tensile.bench.harness.process_exit import run
 from indb_tensile.catalog.connection import Connection, connect
 from indb_tensile.catalog.queries import parse
@@ -81,7 +73,7 @@ def measure_samples(connection: Connection, worker: int) -> dict[str, Any]:
 def measure_page(connection: Connection, dsn: str, worker: int, pages: int, seconds: float) -> dict[str, Any]:
     """Start the page and return its answers' times, its memory, and the processor time of many pages."""
     figures: dict[str, Any] = {}
-    with _page(dsn) as (process, browser):
+    with started_page(dsn) as (process, browser):
         for name, path in _ANSWERS.items():
             times_ms = []
             for _ in range(_REPEATS):
@@ -90,98 +82,21 @@ def measure_page(connection: Connection, dsn: str, worker: int, pages: int, seco
                 times_ms.append(1000 * (time.perf_counter() - started))
                 time.sleep(_CACHED_S)
             figures[f"{name}_ms"] = round(median(times_ms), 1)
-        for _ in range(pages):
-            threading.Thread(target=browser.watch, daemon=True).start()
-        browser.wait_for_streams(pages)
-        before_s, started = _processor_s(connection, process.pid), time.monotonic()
+        browser.open(pages)
+        before_s, started = page_processor_s(connection, process.pid), time.monotonic()
         # The page may read just before the first change, and again only after a period.
         while (watched_s := time.monotonic() - started) < seconds or browser.events < pages:
             if watched_s > seconds + _EVENTS_WITHIN_S:
                 raise TimeoutError(f"{pages} streams had {browser.events} events within {watched_s:.0f} s")
             connection.execute(_SQL["touch"].encode())
             time.sleep(1.0)
-        used_s = _processor_s(connection, process.pid) - before_s
+        used_s = page_processor_s(connection, process.pid) - before_s
         figures["pages"] = pages
         figures["events_per_page"] = round(browser.events / pages, 1)
         figures["share_of_one_core"] = round(used_s / watched_s, 4)
         figures["share_of_machine"] = round(used_s / watched_s / (os.cpu_count() or 1), 4)
         figures["page_rss_mb"] = round(_resident_bytes(process.pid) / 2**20, 1)
     return figures
-
-
-class _Browser:
-    """Sends the requests of a browser that is logged in."""
-
-    def __init__(self, port: int, link: str) -> None:
-        self._port = port
-        response = self._send(link, {})
-        response.read()
-        self._cookie = (response.getheader("set-cookie") or "").partition(";")[0]
-        self.events = 0
-        self._streams = 0
-        self._lock = threading.Lock()
-
-    def read(self, path: str) -> bytes:
-        """Return the body of an answer."""
-        response = self._send(path, {"cookie": self._cookie})
-        if response.status != 200:
-            raise RuntimeError(f"{path} was answered with status {response.status}")
-        return response.read()
-
-    def watch(self) -> None:
-        """Read the stream of the device until the page ends."""
-        response = self._send("/api/overview", {"cookie": self._cookie})
-        with contextlib.suppress(OSError, http.client.HTTPException, ValueError):
-            first = True
-            while line := response.readline():
-                if line.startswith(b"data:"):
-                    with self._lock:
-                        self.events += 1
-                        self._streams += first
-                    first = False
-
-    def wait_for_streams(self, count: int) -> None:
-        """Wait until this many streams have had their first event, and count events from then on."""
-        deadline_s = time.monotonic() + 60
-        while self._streams < count:
-            if time.monotonic() > deadline_s:
-                raise TimeoutError(f"only {self._streams} of {count} streams began within 60 s")
-            time.sleep(0.05)
-        self.events = 0
-
-    def _send(self, path: str, headers: dict[str, str]) -> http.client.HTTPResponse:
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=60)
-        connection.request("GET", path, headers=headers)
-        return connection.getresponse()
-
-
-@contextlib.contextmanager
-def _page(dsn: str) -> Iterator[tuple[subprocess.Popen[str], _Browser]]:
-    command = [sys.executable, "-c", "from indb_tensile.cli.main import main; main()"]
-    options = ["web", "--listen", "127.0.0.1:0", "--dsn", make_conninfo(dsn)]
-    process = subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        address = re.search(r"http://127\.0\.0\.1:(\d+)(/\S+)", process.stdout.readline())
-        if address is None:
-            raise RuntimeError("tensile web has printed no link")
-        yield process, _Browser(int(address[1]), address[2])
-    finally:
-        process.terminate()
-        process.wait(timeout=30)
-        if process.stdout is not None:
-            process.stdout.close()
-
-
-def _processor_s(connection: Connection, pid: int) -> float:
-    """Return the processor time of the page and of its sessions in the database."""
-    sessions = [row[0] for row in connection.execute(_SQL["sessions"].encode())]
-    return sum(_used_s(each) for each in (pid, *sessions))
-
-
-def _used_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _resident_bytes(pid: int) -> int:

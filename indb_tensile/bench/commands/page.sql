@@ -43,8 +43,5 @@ vacuum full tensile.device_samples, tensile.device_job_samples;
 -- size --
 select pg_total_relation_size('tensile.device_samples') + pg_total_relation_size('tensile.device_job_samples');
 
--- sessions --
-select pid from pg_stat_activity where application_name = 'tensile web' and datname = current_database();
-
 -- touch --
 update tensile.devices set used_bytes = used_bytes + 1, updated_at = now();
