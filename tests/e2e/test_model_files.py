@@ -229,7 +229,7 @@ OF_IMAGES: dict[str, Any] = {
     "cnn": {"type": "cnn", "channels": [4]},
     "resnet": {"type": "resnet", "stages": [1], "width": 4},
     "vit": {"type": "vit"},
-    "layers": {"type": "layers", "layers": [{"type": "flatten"}, {"type": "linear", "out": 8}, {"type": "relu"}]},
+    "layers": {"type": "layers", "layers": [{"type": "flatten"}, {"type": "relu"}, {"type": "linear"}]},
 }
 OF_TABLES = tuple(kind for kind in ARCHITECTURES if kind not in NO_FILE and kind not in OF_IMAGES)
 IMAGES = """
@@ -249,6 +249,7 @@ def test_every_architecture_predicts_the_same_from_files_of_every_format(
     client: Tensile, running: Service, tmp_path: Path, kind: str, target: str
 ) -> None:
     import torch
+    from onnx.reference import ReferenceEvaluator
 
     model, table = f"{kind} of {target}", "every_kind"
     if kind in OF_IMAGES:
@@ -280,8 +281,8 @@ def test_every_architecture_predicts_the_same_from_files_of_every_format(
     with torch.no_grad():
         again = torch.export.load(tmp_path / "m.pt2").module()(torch.from_numpy(encoded)).numpy()
     assert (again == own.outputs(encoded)).all()
-    runtime = pytest.importorskip("onnxruntime")
     client.export_model(model, tmp_path / "m.onnx")
-    session = runtime.InferenceSession(str(tmp_path / "m.onnx"))
-    outputs = session.run(None, {session.get_inputs()[0].name: encoded})[0]
+    # The format's own evaluator, which follows the definition of each operator; it needs no runtime.
+    session = ReferenceEvaluator(str(tmp_path / "m.onnx"))
+    outputs = session.run(None, {session.input_names[0]: encoded})[0]
     assert outputs == pytest.approx(own.outputs(encoded), abs=1e-5)
