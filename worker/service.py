@@ -192,8 +192,10 @@ class _Loader:
 
     def _store(self) -> Store:
         if not hasattr(self._thread_local, "store"):
+            shared = self._options.shared
+            # A thread begins with its first request. If the database is away then, reading reports it as unavailable.
             self._thread_local.store = Store(
-                self._options.shared.dsn, "service loader", self._options.shared.device, self._options.shared.threads
+                shared.dsn, "service loader", shared.device, shared.threads, at_once=False
             )
             self._stores.append(self._thread_local.store)
         store: Store = self._thread_local.store

@@ -269,7 +269,8 @@ def may_pass(error: BaseException) -> bool:
 class Session:
     """A connection that reconnects after a restart of the database and repeats the interrupted work.
 
-    The first connection is made at once and not retried, so that a wrong dsn is reported immediately.
+    The first connection is made at once and not retried, so that a wrong dsn is reported immediately. Without
+    `at_once` the first `run` makes it, for sessions that begin while the database may be away.
     `lock_timeout_ms` makes it a worker's own session (see `connect`); `run` then also retries after a lock timeout.
     `callers_path` has the same meaning as in `connect`.
     """
@@ -282,13 +283,14 @@ class Session:
         retry_s: float = 60.0,
         lock_timeout_ms: int | None = None,
         callers_path: bool = False,
+        at_once: bool = True,
     ) -> None:
         self._dsn = dsn
         self._application_name = application_name
         self._callers_path = callers_path
         self._retry_s = retry_s
         self._lock_timeout_ms = lock_timeout_ms
-        self._connection: Connection | None = self._connect()
+        self._connection: Connection | None = self._connect() if at_once else None
 
     def run(self, action: Callable[[Connection], Result], *, wait_for_locks: bool = True) -> Result:
         """Run `action` on the connection, and repeat it after an outage (see `retrying`). It must be safe to repeat.

@@ -38,9 +38,11 @@ class Loaded:
 
 
 class Store:
-    """Reads versions from the catalog. One thread at a time may use it."""
+    """Reads versions from the catalog, for one thread at a time. Without `at_once` it connects when it reads."""
 
-    def __init__(self, dsn: str, purpose: str, device: str = backend.EMULATED, threads: int = 1) -> None:
+    def __init__(
+        self, dsn: str, purpose: str, device: str = backend.EMULATED, threads: int = 1, *, at_once: bool = True
+    ) -> None:
         self._device = device
         self._threads = threads
         self.session = Session(
@@ -48,6 +50,7 @@ class Store:
             application_name=f"tensile {purpose}",
             retry_s=_RETRY_S,
             lock_timeout_ms=WORK_LOCK_TIMEOUT_MS,
+            at_once=at_once,
         )
 
     def load(self, version: ModelVersionId) -> Loaded:
