@@ -26,9 +26,9 @@ from indb_tensile.monitor.svg_drawing import Theme
 from indb_tensile.monitor.viewer import Viewer, ViewerLostError
 from indb_tensile.web import listings
 from indb_tensile.web.browser_sessions import IDLE_S, BrowserSession, BrowserSessions
-from indb_tensile.web.feed import Feeds
 from indb_tensile.web.login_links import LoginLinks
 from indb_tensile.web.login_throttle import LoginThrottle
+from indb_tensile.web.page_feed import Feeds
 from indb_tensile.web.pages import PAGES, STATIC, Page, frame, login_page
 from indb_tensile.web.request_guard import RequestGuard, refused
 

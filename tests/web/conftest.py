@@ -15,10 +15,10 @@ import uvicorn
 from indb_tensile.catalog.connection import Connection, connect
 from indb_tensile.monitor.viewer import Viewer
 from indb_tensile.web.application import LoginMethod, application
-from indb_tensile.web.feed import Feeds
 from indb_tensile.web.listening_address import ListeningAddress
 from indb_tensile.web.login_links import LoginLinks
 from indb_tensile.web.metrics_exporter import exporter
+from indb_tensile.web.page_feed import Feeds
 from indb_tensile.web.web_server import server_config
 from tests.conftest import Database
 

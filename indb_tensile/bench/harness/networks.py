@@ -387,9 +387,9 @@ def unrolled_lstm(steps: int) -> "nn.Module":
 
 def _unet(*, diffusion: bool) -> Callable[[int], "nn.Module"]:
     def build(_: int) -> "nn.Module":
-        from indb_tensile.bench.harness.unet import UNet
+        from indb_tensile.bench.harness.unet import FourLevelUNet
 
-        return UNet(diffusion=diffusion)
+        return FourLevelUNet(diffusion=diffusion)
 
     return build
 

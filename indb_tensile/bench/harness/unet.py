@@ -14,7 +14,7 @@ _GROUPS = 8
 _CLASSES = 2  # of a pixel
 
 
-class UNet(nn.Module):
+class FourLevelUNet(nn.Module):
     """Four levels of 64 to 512 channels.
 
     With `diffusion` it has group normalisation and SiLU, and returns as many channels as the image has. Otherwise it

@@ -13,10 +13,10 @@ import torch
 from indb_tensile import _native
 from indb_tensile.device.allocator_shim import AllocationCounters, ArenaServing
 from indb_tensile.device.device import REGION_BYTES
-from indb_tensile.executor.run.next_batch import NextBatchPlace
 from indb_tensile.executor.run.program import Program
 from indb_tensile.executor.run.program_offsets import Offsets, plan_offsets
 from indb_tensile.executor.run.state import HOST, State, bytes_of
+from indb_tensile.executor.run.upload_ahead import NextBatchPlace
 from indb_tensile.scheduler.graph import TensorId
 from indb_tensile.scheduler.pieces import Piece
 

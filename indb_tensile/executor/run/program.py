@@ -22,12 +22,12 @@ from indb_tensile.executor.capture.record import Call, Ref, Runtime, refs
 from indb_tensile.executor.capture.replay import INPUTS
 from indb_tensile.executor.capture.step_capture import CapturedStep, StepKind
 from indb_tensile.executor.run.joint_updates import joint_updates
-from indb_tensile.executor.run.next_batch import NextBatch
 from indb_tensile.executor.run.program_constants import ProgramConstants
 from indb_tensile.executor.run.program_functions import cut, movable, upload
 from indb_tensile.executor.run.state import State
 from indb_tensile.executor.run.timeline import Boundary, Timeline, UnrolledSwap, unroll
 from indb_tensile.executor.run.trainer_lanes import Lanes
+from indb_tensile.executor.run.upload_ahead import NextBatch
 from indb_tensile.executor.run.variable_assignment import (
     ProgramLine,
     ProgramStep,

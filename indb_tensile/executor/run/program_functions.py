@@ -6,8 +6,8 @@ import torch
 
 from indb_tensile.device.device import HostBuffer, Ticket
 from indb_tensile.errors import InvariantError
-from indb_tensile.executor.run.next_batch import NextBatch
 from indb_tensile.executor.run.trainer_lanes import Lanes
+from indb_tensile.executor.run.upload_ahead import NextBatch
 
 
 def upload(

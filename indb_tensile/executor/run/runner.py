@@ -18,13 +18,13 @@ from indb_tensile.executor.run.cuda_graphs import Graphs, learning_rate_tensor
 from indb_tensile.executor.run.graph_cache import GraphCache
 from indb_tensile.executor.run.host_results import HostResults, Results
 from indb_tensile.executor.run.iteration_recorder import IterationRecorder
-from indb_tensile.executor.run.next_batch import NextBatch, NextBatchSource
 from indb_tensile.executor.run.operator_excess import OperatorExcess
 from indb_tensile.executor.run.placer import Placer
 from indb_tensile.executor.run.program import Program, bind, compile_program, empty_carried
 from indb_tensile.executor.run.state import State
 from indb_tensile.executor.run.state_moves import StateMover, uploaded_sizes
 from indb_tensile.executor.run.trainer_lanes import Lanes
+from indb_tensile.executor.run.upload_ahead import NextBatch, NextBatchSource
 from indb_tensile.executor.run.upload_buffers import Room, UploadBuffers
 from indb_tensile.scheduler.plan import Plan
 from indb_tensile.scheduler.rewrite import captured_latency
