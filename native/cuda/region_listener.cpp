@@ -30,6 +30,8 @@ RegionListener::~RegionListener() {
   thread_.join();
 }
 
+void RegionListener::abandon() { thread_.detach(); }
+
 void RegionListener::run() noexcept {
   try {
     while (const std::optional<RegionChange> change = receive_change(socket_.number(), region_count_)) {

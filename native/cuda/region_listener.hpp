@@ -26,6 +26,9 @@ class RegionListener {
   RegionListener(const RegionListener&) = delete;
   RegionListener& operator=(const RegionListener&) = delete;
 
+  // In a forked child, where the thread does not exist: never wait for it. The listener must not be destroyed then.
+  void abandon();
+
  private:
   void run() noexcept;
 

@@ -287,7 +287,7 @@ RegionMap::RegionMap(RegionMap&& other) noexcept = default;
 
 RegionMap::~RegionMap() {
   // In a forked child the listener's thread does not exist. Nobody can wait for it, so what it uses is never freed.
-  if (after_fork) static_cast<void>(listener_.release());
+  if (after_fork && listener_ != nullptr) listener_.release()->abandon();
   listener_.reset();
 }
 
