@@ -53,9 +53,9 @@ def pytest_unconfigure() -> None:
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest selects tests by their marks
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave cases to the night, and let modules that run together in one process run first, as they take longest."""
-    leave_cases_to_the_night(items)
+    leave_cases_to_the_night(items, all_cases=not any("[" in argument for argument in config.args))
     items.sort(key=lambda item: place_of(item.nodeid.partition("::")[0]))
 
 

@@ -40,11 +40,12 @@ def nightly_unless(daily: Callable[[Case], bool], cases: Iterable[Case]) -> list
     ]
 
 
-def leave_cases_to_the_night(items: Iterable[pytest.Item]) -> None:
+def leave_cases_to_the_night(items: Iterable[pytest.Item], *, all_cases: bool) -> None:
     """Mark those cases `nightly` that the mark `by_day` of their test does not name.
 
     `@pytest.mark.by_day("cnn-adam", "lstm")` names cases by words of their ids, which also suits tests with several
-    parameters. A word that no case has would leave fewer cases for the day than its author meant, so it is an error.
+    parameters. A word that no case has would leave fewer cases for the day than its author meant, so it is an error,
+    unless not `all_cases` of a test are collected, because the command line names some.
     """
     unused: dict[str, set[str]] = {}
     for item in items:
@@ -58,6 +59,5 @@ def leave_cases_to_the_night(items: Iterable[pytest.Item]) -> None:
         test = item.nodeid.partition("[")[0]
         unused[test] = unused.get(test, set(mark.args)) - words
     for test, words in unused.items():
-        # A single case that was asked for by its id has no word of its siblings.
-        if words and sum(item.nodeid.partition("[")[0] == test for item in items) > 1:
+        if words and all_cases:
             raise pytest.UsageError(f"{test}: by_day names {sorted(words)}, and no case has that in its id")

@@ -70,12 +70,12 @@ def histogram(figures: dict[str, Any]) -> dict[str, float]:
     """Return some buckets of the latencies of predictions, with their count and sum."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(CatalogCollector(lambda _: figures))
-    found = re.findall(
+    samples = re.findall(
         r'^tensile_prediction_seconds_(?:bucket\{le="(0.001|0.005|0.01|10|\+Inf)"\}|(count|sum)) (.*)$',
         generate_latest(registry).decode(),
         re.MULTILINE,
     )
-    return {bound or part: float(value) for bound, part, value in found}
+    return {bound or part: float(value) for bound, part, value in samples}
 
 
 def used(expression: str) -> set[str]:

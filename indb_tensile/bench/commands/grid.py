@@ -99,7 +99,7 @@ def search(dsn: str, options: argparse.Namespace) -> GridRun:
     x, y = load_digits(return_X_y=True)
     network = {"type": "mlp", "hidden": [options.width] * 3}
     choices = [{"epochs": options.epochs, "batch_size": 128, "learning_rate": rate} for rate in _RATES]
-    found = GridSearchCV(
+    search = GridSearchCV(
         TensileClassifier(dsn=dsn, architecture=network, random_state=1),
         {"hyperparams": choices[: options.candidates]},
         cv=ShuffleSplit(1, test_size=0.2, random_state=0),
@@ -110,9 +110,9 @@ def search(dsn: str, options: argparse.Namespace) -> GridRun:
     began_s = time.perf_counter()
     with joblib.parallel_backend("threading"), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about models without a name, once for each candidate
-        found.fit(x, y)
+        search.fit(x, y)
     search_s = time.perf_counter() - began_s
-    results: dict[str, Any] = found.cv_results_
+    results: dict[str, Any] = search.cv_results_
     scores = tuple(map(float, results["mean_test_score"]))
     return GridRun(search_s=search_s, fit_s=float(results["mean_fit_time"].mean()), scores=scores)
 

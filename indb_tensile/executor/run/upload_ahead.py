@@ -84,7 +84,7 @@ class NextBatch:
         """Begin an iteration with this batch. If another one was uploaded ahead, drop it."""
         if self._batch is None:
             return
-        if all(mine is given for mine, given in zip(self._batch, batch, strict=True)):
+        if all(ahead is now for ahead, now in zip(self._batch, batch, strict=True)):
             self.taken += 1
         else:
             self._lanes.drain()
@@ -123,7 +123,7 @@ class NextBatch:
 
     def _buffers_of(self, batch: Batch) -> list[tuple[str, torch.Tensor, HostBuffer]] | None:
         """Return the parts with the host buffers that they lie in; None if the batch is not one for this step."""
-        found = []
+        parts = []
         for name, tensor in zip(INPUTS, batch, strict=True):
             shape = self._shapes.get(name)
             if shape is None:
@@ -131,8 +131,8 @@ class NextBatch:
             buffer = self._uploads.source(name, tensor)
             if buffer is None or (tuple(tensor.shape), tensor.dtype) != shape:
                 return None
-            found.append((name, tensor, buffer))
-        return found
+            parts.append((name, tensor, buffer))
+        return parts
 
     def _upload(self, batch: Batch, buffers: list[tuple[str, torch.Tensor, HostBuffer]], address: int | None) -> None:
         self._device.move(0, sum(tensor.nbytes for _, tensor, _ in buffers))

@@ -50,9 +50,9 @@ def trained(job: Job, group: RankGroup, steps: tuple[CapturedStep, ...], plans: 
     with exchanging(group):
         runner.adopt(plans, 1)
         seen = bits(drive(runner, job))
-    found = (seen, state_bits(state.export()), device.high_water_bytes)
+    outcome = (seen, state_bits(state.export()), device.high_water_bytes)
     runner.close()
-    return found
+    return outcome
 
 
 def of_eager(job: Job) -> tuple[list[bytes], dict[str, bytes]]:
@@ -81,10 +81,10 @@ def test_ranks_under_different_plans_end_with_the_bits_of_one_device_with_the_sa
     job = job_of(kind, 0, settings, Passes(micro_batch_size=micro))
     steps = [steps_of(job, RankShare(rank=rank, ranks=ranks)) for rank in range(ranks)]
     plans = [(LIVENESS,) * 3, *(random_plans(steps[rank], rank) for rank in range(1, ranks))]
-    found = on_ranks(ranks, lambda rank, group: trained(job, group, steps[rank], plans[rank]))
+    outcomes = on_ranks(ranks, lambda rank, group: trained(job, group, steps[rank], plans[rank]))
     expected = of_eager(job)
-    assert [(seen, state) for seen, state, _ in found] == [expected] * ranks
-    for rank, (_, _, high_water_bytes) in enumerate(found):
+    assert [(seen, state) for seen, state, _ in outcomes] == [expected] * ranks
+    for rank, (_, _, high_water_bytes) in enumerate(outcomes):
         peaks = [peak(step.graph, plan) for step, plan in zip(steps[rank], plans[rank], strict=True)]
         assert high_water_bytes == max(peaks)
 
@@ -95,8 +95,8 @@ def test_half_precision_gives_the_bits_of_one_device(kind: str) -> None:
     job = job_of(kind, 0, ADAM, Passes(micro_batch_size=3, precision="bfloat16"))
     steps = [steps_of(job, RankShare(rank=rank, ranks=3)) for rank in range(3)]
     plans = [random_plans(steps[rank], rank) for rank in range(3)]
-    found = on_ranks(3, lambda rank, group: trained(job, group, steps[rank], plans[rank]))
-    assert [(seen, state) for seen, state, _ in found] == [of_eager(job)] * 3
+    outcomes = on_ranks(3, lambda rank, group: trained(job, group, steps[rank], plans[rank]))
+    assert [(seen, state) for seen, state, _ in outcomes] == [of_eager(job)] * 3
 
 
 @pytest.mark.nightly
@@ -105,8 +105,8 @@ def test_plans_that_reorder_and_repeat_operators_keep_the_order_of_exchanges(see
     job = job_of("lstm", 0, SGD, Passes(micro_batch_size=4))
     steps = [steps_of(job, RankShare(rank=rank, ranks=2)) for rank in range(2)]
     plans = [tuple(random_rewritten_plan(step.graph, seed * 10 + rank) for step in steps[rank]) for rank in range(2)]
-    found = on_ranks(2, lambda rank, group: trained(job, group, steps[rank], plans[rank]))
-    assert [(seen, state) for seen, state, _ in found] == [of_eager(job)] * 2
+    outcomes = on_ranks(2, lambda rank, group: trained(job, group, steps[rank], plans[rank]))
+    assert [(seen, state) for seen, state, _ in outcomes] == [of_eager(job)] * 2
 
 
 def test_part_of_another_rank_costs_only_the_random_numbers_that_it_draws() -> None:
