@@ -1207,13 +1207,6 @@ create table tensile.deleted_usage (
   primary key (owner_oid, installation)
 ) with (fillfactor = 50);
 
-create table tensile.totals (
-  name text not null,
-  label text not null default '',
-  value double precision not null,
-  primary key (name, label),
-  constraint totals_are_amounts check (value >= 0 and value < 'infinity')
-) with (fillfactor = 50);
 comment on table tensile.deleted_usage is
   'use of devices by each owner whose rows in tensile.usage were deleted by their age, so that the total use does not '
   'fall; a trigger writes it';
@@ -1224,6 +1217,13 @@ comment on column tensile.deleted_usage.device_s is 'sum of device_s of the dele
 comment on column tensile.deleted_usage.byte_s is 'sum of byte_s of the deleted rows';
 comment on column tensile.deleted_usage.running_s is 'sum of running_s of the deleted rows';
 
+create table tensile.totals (
+  name text not null,
+  label text not null default '',
+  value double precision not null,
+  primary key (name, label),
+  constraint totals_are_amounts check (value >= 0 and value < 'infinity')
+) with (fillfactor = 50);
 comment on table tensile.totals is
   'counters of all users together that never fall: copies, waits, interruptions and predictions since the installation; '
   'controllers and their services add to them through tensile.add_totals()';

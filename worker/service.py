@@ -149,7 +149,7 @@ async def _is_set_within(event: asyncio.Event, time_s: float) -> bool:
 
 
 async def _store_counts(options: ServiceSettings, counts: PredictionCounts, loader: "_Loader") -> None:
-    """Add what was counted to the counters of the catalog; a standby, which only reads, keeps nothing."""
+    """Store the counts of predictions in the catalog. A service on a standby cannot write, so it drops them."""
     amounts = counts.take()
     if not amounts or options.worker is None:
         return
@@ -175,7 +175,7 @@ class _Loader:
         return CachedModel(model=Answers(loaded.predictor), size_bytes=loaded.size_bytes, owner=loaded.owner_oid)
 
     async def store(self, amounts: Mapping[tuple[str, str], float]) -> None:
-        """Add amounts to the counters of the catalog."""
+        """Add counts of predictions to the counters in tensile.totals."""
         await asyncio.get_running_loop().run_in_executor(self._executor, self._add, amounts)
 
     def close(self) -> None:
@@ -193,7 +193,7 @@ class _Loader:
     def _store(self) -> Store:
         if not hasattr(self._thread_local, "store"):
             shared = self._options.shared
-            # A thread begins with its first request. If the database is away then, reading reports it as unavailable.
+            # The first request of a thread comes here. If the database cannot be reached then, `load` reports that.
             self._thread_local.store = Store(
                 shared.dsn, "service loader", shared.device, shared.threads, at_once=False
             )

@@ -1,4 +1,4 @@
-"""Counts what a prediction service answers, until the counts are added to the counters of the catalog."""
+"""Counts the predictions that a service has answered and refused since it last stored its counts."""
 
 from bisect import bisect_left
 
@@ -15,22 +15,22 @@ class PredictionCounts:
         self._amounts: dict[tuple[str, str], float] = {}
 
     def answered(self, rows: int, duration_s: float) -> None:
-        """Count a request that was answered, with its rows."""
+        """Count an answered request, with its number of rows and the time that it took."""
         self._add("predicted_rows", "", rows)
         self._time(duration_s)
 
     def refused(self, duration_s: float) -> None:
-        """Count a request that was answered with an error."""
+        """Count a request that was answered with an error, and the time that it took."""
         self._add("prediction_faults", "", 1)
         self._time(duration_s)
 
     def take(self) -> dict[tuple[str, str], float]:
-        """Return what was counted since the last call, by the counter's name and label."""
+        """Return the counts since the last call, by name and label of the counter, and begin again at nothing."""
         amounts, self._amounts = self._amounts, {}
         return amounts
 
     def put_back(self, amounts: dict[tuple[str, str], float]) -> None:
-        """Take amounts back that could not be stored."""
+        """Add counts that `take` returned and that could not be stored, so that a later `take` returns them again."""
         for (name, label), amount in amounts.items():
             self._add(name, label, amount)
 

@@ -46,7 +46,7 @@ def record_usage(connection: Connection, usages: Sequence[JobUsage]) -> None:
 
 
 def add_totals(connection: Connection, amounts: Mapping[tuple[str, str], float]) -> None:
-    """Add amounts to counters that never fall, by the counter's name and label."""
+    """Add to the counters in tensile.totals. A key of `amounts` is the name and the label of a counter."""
     values = {
         "names": [name for name, _ in amounts],
         "labels": [label for _, label in amounts],

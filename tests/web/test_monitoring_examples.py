@@ -67,7 +67,7 @@ def test_the_histogram_of_latencies_adds_up_its_buckets_and_monitors_alone_see_i
 
 
 def histogram(figures: dict[str, Any]) -> dict[str, float]:
-    """Return some buckets of the latencies of predictions, with their count and sum."""
+    """Return five buckets of the histogram of prediction latencies, its count and its sum, as /metrics has them."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(CatalogCollector(lambda _: figures))
     samples = re.findall(

@@ -175,7 +175,7 @@ class RequestDispatcher:
         return len(rows), success_of(msgspec.json.encode(model.table_answer(values, request.kind) | keys))
 
     async def _page(self, request: Read, connection: int, server_start: str) -> tuple[int, bytes]:
-        """Return the number of the next rows of a table, and their predictions or the reason for reading none."""
+        """Predict the next rows of a table. Returns their number and the answer, which may say why none was read."""
         model = await self._residents.get(request.version)
         try:
             rows = await self._readings.take(connection, request, server_start)

@@ -6,8 +6,8 @@ The search is that of a user of scikit-learn: `GridSearchCV(TensileClassifier(â€
 threading backend, on the digits, with one fold, so each candidate is one training. All methods run the same search;
 the settings of the controller decide what its jobs do (bench/harness/share_methods.py): `turns` runs one job at a
 time with all of the memory, `first_fit` runs unplanned jobs side by side as they fit, and `completion` is the
-default.
-The methods take turns in each round, after a round that is not counted, in which each method learns latencies.
+default. The methods take turns in each round, after a round that is not counted, in which each method learns
+latencies.
 
 A row has the medians of the time of the whole search and of the mean time of a candidate's fit. Then come the bars of
 sharing (bench/harness/share_bars.py): the times over those of the best rival, as medians over the rounds of the ratio
@@ -99,7 +99,7 @@ def search(dsn: str, options: argparse.Namespace) -> GridRun:
     x, y = load_digits(return_X_y=True)
     network = {"type": "mlp", "hidden": [options.width] * 3}
     choices = [{"epochs": options.epochs, "batch_size": 128, "learning_rate": rate} for rate in _RATES]
-    search = GridSearchCV(
+    grid = GridSearchCV(
         TensileClassifier(dsn=dsn, architecture=network, random_state=1),
         {"hyperparams": choices[: options.candidates]},
         cv=ShuffleSplit(1, test_size=0.2, random_state=0),
@@ -110,9 +110,9 @@ def search(dsn: str, options: argparse.Namespace) -> GridRun:
     began_s = time.perf_counter()
     with joblib.parallel_backend("threading"), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about models without a name, once for each candidate
-        search.fit(x, y)
+        grid.fit(x, y)
     search_s = time.perf_counter() - began_s
-    results: dict[str, Any] = search.cv_results_
+    results: dict[str, Any] = grid.cv_results_
     scores = tuple(map(float, results["mean_test_score"]))
     return GridRun(search_s=search_s, fit_s=float(results["mean_fit_time"].mean()), scores=scores)
 

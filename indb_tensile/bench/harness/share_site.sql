@@ -86,8 +86,8 @@ select d.used_bytes, d.high_water_bytes from tensile.devices as d join tensile.w
 select to_regclass('tensile.stat_sharing') is not null
 
 -- sets --
--- For each job and each set of jobs that it was in: the throughput foretold and measured, the set's seconds and its
--- number of jobs.
+-- A row for each job of each set of jobs that ran side by side: the set's foretold and its measured throughput, for how
+-- many seconds it ran, and its number of jobs.
 select s.stp_foretold, s.stp_measured, extract(epoch from s.ended_at - s.started_at)::float8, 1 + cardinality(s.beside)
   from tensile.stat_sharing as s
  where s.job_id = any (%(jobs)s) and s.ended_at > s.started_at
