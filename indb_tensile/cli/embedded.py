@@ -19,12 +19,14 @@ from indb_tensile.cli.launch_settings import launches, unused_variable_notices, 
 from indb_tensile.cli.machine_devices import device_names
 from indb_tensile.cli.output import show_one, show_rows, warn
 from indb_tensile.cli.settings_file import (
+    check_device_of_sizes,
     check_mps,
     check_settings,
     document_of,
     remove_imitation,
     store_options,
     warn_of_old_sizes,
+    with_named_device,
 )
 from indb_tensile.cli.shared_options import json_option, size_text_option
 from indb_tensile.cli.statements import statement
@@ -87,13 +89,15 @@ def up(as_json: bool, **arguments: Any) -> None:
         warn(f"the state is kept in {place.directory}: {place.reason}")
     for reason in unused_variable_notices(os.environ, place.settings):
         warn(reason)
-    options = {name: value for name, value in arguments.items() if value is not None}
+    given = {name: value for name, value in arguments.items() if value is not None}
+    options = with_named_device(given, os.environ)
     with place.locked(warn):
         document = document_of(place.settings)
         store_options(document, options)
         stored = document.settings
         environ = variables(os.environ, options)
         settings = check_settings(document.text, place.settings, environ)
+        check_device_of_sizes(document, settings, place.settings, environ)
         remove_imitation(document, settings, options)
         settings = check_settings(document.text, place.settings, environ)
         check_mps(settings)

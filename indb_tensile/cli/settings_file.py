@@ -83,6 +83,37 @@ def store_options(document: SettingsDocument, options: Mapping[str, Any]) -> Non
     document.store(options)
 
 
+def with_named_device(options: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:
+    """Return the options; with sizes for a device that only a variable names, the device is an option too.
+
+    Otherwise the next start without the variable would use the stored sizes for another device, such as a GPU.
+    """
+    variable = config.variable("device")
+    device = environ.get(variable)
+    sized = [name for name in _OF_ONE_DEVICE if name in options]
+    if "device" in options or not device or not sized:
+        return dict(options)
+    warn(f"the device {device} of {variable} is stored too, because these settings are for it: {', '.join(sized)}")
+    return {**options, "device": device}
+
+
+def check_device_of_sizes(
+    document: SettingsDocument, settings: config.Settings, path: Path, environ: Mapping[str, str]
+) -> None:
+    """Raise RequestError if a variable names another device than the emulated one that the file's sizes are for."""
+    stored = document.settings
+    if not is_emulated(str(stored.get("device", ""))) or is_emulated(settings.device):
+        return
+    sizes = [name for name in _OF_ONE_DEVICE if name in stored and config.variable(name) not in environ]
+    if sizes:
+        listed = ", ".join(f"{name} = {stored[name]}" for name in sizes)
+        raise RequestError(
+            f"{config.variable('device')} is {settings.device}, and {path} has settings of the device"
+            f" {stored['device']}: {listed}",
+            hint=f"Change the device with tensile up --device {settings.device}, which removes these settings.",
+        )
+
+
 def check_settings(text: str, path: Path, environ: Mapping[str, str]) -> config.Settings:
     """Load the settings as the controller will load them from a file of this text.
 

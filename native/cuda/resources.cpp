@@ -81,7 +81,6 @@ PinnedRanges::~PinnedRanges() {
 void PinnedRanges::add(std::byte* address, std::size_t size_bytes) {
   const Current current(context_);
   const std::lock_guard lock(mutex_);
-  keep_from_children(address, size_bytes);
   prefer_huge_pages(address, size_bytes);
   populate(address, size_bytes);
   pin(address, size_bytes);

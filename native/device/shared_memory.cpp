@@ -72,7 +72,7 @@ FileDescriptor::~FileDescriptor() {
 }
 
 Mapping::~Mapping() {
-  if (address_ != nullptr) ::munmap(address_, size_bytes_);
+  if (address_ != nullptr && forks() == forks_) ::munmap(address_, size_bytes_);
 }
 
 SharedMemory SharedMemory::create(const char* name, const std::string& directory, std::uint64_t size_bytes,
@@ -142,13 +142,17 @@ Mapping reserve_address_space(std::size_t size_bytes, bool usable) {
       ::mmap(nullptr, size_bytes + slack_bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (mapped == MAP_FAILED)
     throw_system_fault("mmap", text("reserving ", size_bytes, " bytes of address space"), errno);
-  if (slack_bytes == 0) return {mapped, size_bytes};
   auto* const first = static_cast<std::byte*>(mapped);
-  const std::uint64_t start = reinterpret_cast<std::uintptr_t>(mapped);
-  const std::uint64_t before_bytes = rounded_up(start, huge_page_bytes) - start;
-  if (before_bytes != 0) ::munmap(first, before_bytes);
-  ::munmap(first + before_bytes + rounded_up(size_bytes, page_bytes()), slack_bytes - before_bytes);
-  return {first + before_bytes, size_bytes};
+  std::uint64_t before_bytes = 0;
+  if (slack_bytes != 0) {
+    const std::uint64_t start = reinterpret_cast<std::uintptr_t>(mapped);
+    before_bytes = rounded_up(start, huge_page_bytes) - start;
+    if (before_bytes != 0) ::munmap(first, before_bytes);
+    ::munmap(first + before_bytes + rounded_up(size_bytes, page_bytes()), slack_bytes - before_bytes);
+  }
+  Mapping range(first + before_bytes, size_bytes);
+  keep_from_children(range.address(), size_bytes);
+  return range;
 }
 
 void keep_from_children(std::byte* address, std::size_t size_bytes) {

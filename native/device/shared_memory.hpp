@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "forks.hpp"
 #include "free_ranges.hpp"
 
 namespace tensile {
@@ -30,20 +31,24 @@ class FileDescriptor {
   int number_ = -1;
 };
 
-// Owns one mapping of this process.
+// Owns one mapping of this process. A copy in a forked child leaves the addresses alone: the child may not have the
+// mapping, and may have mapped something else there.
 class Mapping {
  public:
   Mapping() = default;
   Mapping(void* address, std::size_t size_bytes) noexcept
-      : address_(static_cast<std::byte*>(address)), size_bytes_(size_bytes) {}
+      : address_(static_cast<std::byte*>(address)), size_bytes_(size_bytes), forks_(forks()) {}
   ~Mapping();
   Mapping(const Mapping&) = delete;
   Mapping& operator=(const Mapping&) = delete;
   Mapping(Mapping&& other) noexcept
-      : address_(std::exchange(other.address_, nullptr)), size_bytes_(std::exchange(other.size_bytes_, 0)) {}
+      : address_(std::exchange(other.address_, nullptr)),
+        size_bytes_(std::exchange(other.size_bytes_, 0)),
+        forks_(other.forks_) {}
   Mapping& operator=(Mapping&& other) noexcept {
     std::swap(address_, other.address_);
     std::swap(size_bytes_, other.size_bytes_);
+    std::swap(forks_, other.forks_);
     return *this;
   }
 
@@ -56,6 +61,7 @@ class Mapping {
  private:
   std::byte* address_ = nullptr;
   std::size_t size_bytes_ = 0;
+  unsigned forks_ = 0;  // when it was mapped
 };
 
 // Nameless memory that processes share by passing a file descriptor, together with this process's mapping of its
@@ -100,6 +106,7 @@ void punch(int fd, Range range);
 
 // Reserve address space without memory; `populate` gives it memory. If it is not `usable`, touching it ends the
 // process, because its addresses only stand for something else. A range with room for huge pages is aligned to one.
+// Forked children do not inherit the range.
 Mapping reserve_address_space(std::size_t size_bytes, bool usable = true);
 
 // Keep whole pages of a private range from forked children. Otherwise copy-on-write after a fork could move this

@@ -7,12 +7,14 @@ import pytest
 
 from indb_tensile.cli.settings_file import (
     SettingsDocument,
+    check_device_of_sizes,
     check_mps,
     check_settings,
     document_of,
     remove_imitation,
     store_options,
     warn_of_old_sizes,
+    with_named_device,
 )
 from indb_tensile.config import Settings
 from indb_tensile.errors import RequestError
@@ -97,6 +99,31 @@ def test_options_of_the_emulated_device_are_not_kept_for_another(capsys: pytest.
     assert document.text == "max_jobs = 3\n"
     assert capsys.readouterr().err == (
         "--emulate: only for the emulated device, and the device is auto; add --device emulated to use it\n"
+    )
+
+
+def test_device_of_a_variable_is_stored_with_sizes_for_it(capsys: pytest.CaptureFixture[str]) -> None:
+    emulated = {"TENSILE_DEVICE": "emulated"}
+    assert with_named_device({"capacity_bytes": 9}, emulated) == {"capacity_bytes": 9, "device": "emulated"}
+    assert capsys.readouterr().err == (
+        "the device emulated of TENSILE_DEVICE is stored too, because these settings are for it: capacity_bytes\n"
+    )
+    assert with_named_device({"capacity_bytes": 9}, {}) == {"capacity_bytes": 9}
+    assert with_named_device({"policy": "liveness"}, emulated) == {"policy": "liveness"}
+    assert with_named_device({"budget_bytes": 9, "device": "cuda"}, emulated) == {"budget_bytes": 9, "device": "cuda"}
+    assert capsys.readouterr().err == ""
+
+
+def test_variable_gives_no_gpu_the_stored_sizes_of_the_emulated_device() -> None:
+    document, path = SettingsDocument('capacity_bytes = "1GB"\ndevice = "emulated"\nmax_jobs = 3\n'), Path("s.toml")
+    check_device_of_sizes(document, Settings(device="emulated:1"), path, {})
+    check_device_of_sizes(document, Settings(device="cuda"), path, {"TENSILE_CAPACITY_BYTES": "2GB"})
+    check_device_of_sizes(SettingsDocument('capacity_bytes = "1GB"\n'), Settings(device="cuda"), path, {})
+    with pytest.raises(RequestError) as refused:
+        check_device_of_sizes(document, Settings(device="cuda"), path, {})
+    assert (refused.value.message, refused.value.hint) == (
+        "TENSILE_DEVICE is cuda, and s.toml has settings of the device emulated: capacity_bytes = 1GB",
+        "Change the device with tensile up --device cuda, which removes these settings.",
     )
 
 

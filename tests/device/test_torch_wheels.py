@@ -75,6 +75,7 @@ def test_the_driver_version_is_read_from_nvidia_smi_from_proc_or_from_the_direct
     smi.write_text("#!/bin/sh\necho '570.86.15, 8.9'\n")
     smi.chmod(0o755)
     path = _without_nvidia(tmp_path)
+    assert shell('printf %s "$wsl_library"') == "/usr/lib/wsl/lib"
     assert shell(f"wsl_library={tmp_path}; torch_of_this_machine", PATH=path) == "torch==2.13.0+cu126"
     assert shell("torch_of_this_machine", PATH=f"{tmp_path}:{path}") == "torch==2.13.0+cu126"
     smi.write_text("#!/bin/sh\necho 'NVIDIA-SMI has failed'; exit 9\n")

@@ -1,4 +1,5 @@
 #include <sys/mman.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -216,4 +217,24 @@ TEST(random_use_never_overlaps_and_ends_as_one_free_range) {
   for (const auto& [buffer, size_bytes] : live) pool.free(buffer);
   CHECK_EQUAL(pool.usage().used_bytes, 0U);
   CHECK(pool.allocate(limit_bytes) != nullptr);
+}
+
+TEST(a_forked_child_has_no_copy_of_a_pool_and_leaves_what_it_maps_there) {
+  HostPool pool(4 * mib);
+  std::byte* const buffer = pool.allocate(mib);
+  *buffer = std::byte{1};
+  const pid_t child = ::fork();
+  if (child == 0) {
+    // A page of its own in the place of the buffer outlives the child's copy of the pool.
+    const auto size_bytes = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+    const bool is_free = ::mmap(buffer, size_bytes, PROT_READ | PROT_WRITE,
+                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0) == buffer;
+    pool.~HostPool();
+    if (is_free) *buffer = std::byte{2};
+    ::_exit(is_free ? 0 : 1);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  CHECK_EQUAL(static_cast<int>(*buffer), 1);
 }

@@ -5,7 +5,7 @@ has passed the event. Only sampled iterations are timed.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -38,6 +38,47 @@ class EventClock:
         return [round(events[0].elapsed_time(event) * 1_000_000) for event in events]
 
 
+class DeviceQueue(Protocol):
+    """Work that the device does in order, asynchronously to the host."""
+
+    def stall(self, cycles: int) -> None:
+        """Queue a kernel that runs for this many cycles of the device's clock."""
+        ...
+
+    def mark(self) -> Any:
+        """Queue a record of the moment, and return it."""
+        ...
+
+    def passed_ns(self, start: Any, end: Any) -> float:
+        """Wait until the device has passed the moment `end`, and return the nanoseconds since `start`."""
+        ...
+
+
+class StreamQueue:
+    """The computing stream of a GPU."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def stall(self, cycles: int) -> None:
+        """Queue torch's kernel that only runs for a known time."""
+        sleep: Any = torch.cuda._sleep  # noqa: SLF001 - torch has no public name for it
+        sleep(cycles)
+
+    def mark(self) -> torch.cuda.Event:
+        """Record an event. A thread that waits for it sleeps."""
+        make: Any = torch.cuda.Event  # torch gives it no type
+        event: torch.cuda.Event = make(enable_timing=True, blocking=True)
+        event.record(torch.cuda.current_stream(self._device))
+        return event
+
+    def passed_ns(self, start: torch.cuda.Event, end: torch.cuda.Event) -> float:
+        """Return the time between two events."""
+        end.synchronize()
+        passed_ms: float = start.elapsed_time(end)
+        return passed_ms * 1_000_000
+
+
 class QueueTimer:
     """Times calls as the device runs them back to back, without the host's time for launching them.
 
@@ -45,23 +86,16 @@ class QueueTimer:
     between the events before and after the calls is then the kernels' own.
     """
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
+    def __init__(self, queue: DeviceQueue) -> None:
+        self._queue = queue
 
     def time_ns(self, run: Callable[[], object]) -> int:
         """Return the nanoseconds of one call. The call's result is discarded."""
         return min(self._batch_ns(run) for _ in range(_BATCHES))
 
     def _batch_ns(self, run: Callable[[], object]) -> int:
-        make: Any = torch.cuda.Event  # torch gives it no type
-        start, end = make(enable_timing=True), make(enable_timing=True)
-        stream = torch.cuda.current_stream(self._device)
-        stall: Any = torch.cuda._sleep  # noqa: SLF001 - the only kernel that just runs for a known time
-        stall(_CALLS * _LAUNCH_CYCLES)
-        start.record(stream)
+        self._queue.stall(_CALLS * _LAUNCH_CYCLES)
+        start = self._queue.mark()
         for _ in range(_CALLS):
             run()
-        end.record(stream)
-        end.synchronize()
-        passed_ms: float = start.elapsed_time(end)
-        return round(passed_ms * 1_000_000 / _CALLS)
+        return round(self._queue.passed_ns(start, self._queue.mark()) / _CALLS)

@@ -24,7 +24,7 @@ from indb_tensile.device.device import CpuDevice, EmulatedDevice
 from indb_tensile.device.trainer_footprint import OUTSIDE_BYTES
 from indb_tensile.errors import DeviceError, DeviceMemoryError
 from indb_tensile.executor.latency.calibration_site import CalibrationSite, calibrate_on
-from indb_tensile.executor.latency.gpu_clock import EventClock, QueueTimer
+from indb_tensile.executor.latency.gpu_clock import EventClock, QueueTimer, StreamQueue
 from indb_tensile.executor.run.cuda_graphs import CudaGraphs, Graphs, TorchCapture, allocate_workspaces
 from indb_tensile.executor.run.precision import settle_precision
 
@@ -160,7 +160,10 @@ def _on_gpu(device: CudaDevice, tensor_device: torch.device) -> OpenDevice:
     serving = ArenaServing(device.hook_address(), _native.cuda_serve_address(), device.pieces_address())
     calibrate_on(
         CalibrationSite(
-            device=tensor_device, serving=serving, timer=QueueTimer(tensor_device), refusal=_native.cuda_take_refusal
+            device=tensor_device,
+            serving=serving,
+            timer=QueueTimer(StreamQueue(tensor_device)),
+            refusal=_native.cuda_take_refusal,
         )
     )
     return OpenDevice(

@@ -1,9 +1,12 @@
 """A runner measures its operators in sampled iterations, which change no bit."""
 
+from collections.abc import Sequence
 from itertools import accumulate, chain, repeat
 
 import pytest
+import torch
 
+from indb_tensile.executor.latency.gpu_clock import EventClock
 from indb_tensile.executor.run.runner import Runner
 from indb_tensile.scheduler.memory.peak import LIVENESS, VANILLA, peak
 from tests.device.fake_device import FakeDevice
@@ -43,6 +46,34 @@ def test_long_iterations_are_all_sampled(after_ns: int | None, samples: int) -> 
         runner.train(*job.batches[0], 0.01)
     measured = runner.measured()
     assert (0 if measured is None else measured.samples) == samples
+
+
+class SlicedClock(EventClock):
+    """Every operator takes 1 us, and once the first one is interrupted by another process for 2 ms."""
+
+    def __init__(self) -> None:
+        super().__init__(torch.device("cpu"))
+        self._moments = self._readings = 0
+
+    def __call__(self) -> int:
+        self._moments += 1
+        return self._moments - 1
+
+    def read(self, moments: Sequence[int]) -> list[int]:
+        self._moments, self._readings = 0, self._readings + 1
+        return [1_000 * number + 2_000_000 * (number > 0 and self._readings == 2) for number in moments]
+
+
+def test_operators_of_a_gpu_are_timed_by_its_clock_and_without_time_slices_of_other_processes() -> None:
+    job, steps = prepared("mlp")
+    count = len(steps[0].graph.operators)
+    runner = Runner(FakeDevice(1 << 24, 1 << 24), job.state(), steps, sample_every=1, operator_clock=SlicedClock())
+    runner.adopt((LIVENESS,) * 3, 1)
+    for _ in range(4):
+        runner.train(*job.batches[0], 0.01)
+    measured = runner.measured()
+    assert measured is not None
+    assert (measured.latency_ns, measured.iteration_ns) == ((1_000,) * count, 1_000 * count + 500_000)
 
 
 def test_one_slow_sample_among_many_is_not_hidden() -> None:
