@@ -1,13 +1,17 @@
 """A sample of the benchmark's matrix: the plans of every policy give the bits of training without a plan."""
 
+from typing import Any
+
 import pytest
 
 from indb_tensile.bench.commands.exact import ExactOptions, measure
+from indb_tensile.bench.harness.declared_networks import LAYERS_OF_KINDS
 from indb_tensile.bench.harness.network_kinds import KINDS
 from indb_tensile.bench.harness.networks import NETWORKS
 from indb_tensile.bench.harness.trial import TrainingSubject
 from indb_tensile.request.hyperparam_rules import HYPERPARAMS
 from indb_tensile.request.loss_rules import LOSSES
+from indb_tensile.request.network_rules import ARCHITECTURES, ESTIMATORS, IMAGE_ENCODERS, LAYERS, TEXT_ENCODERS
 from indb_tensile.scheduler.policies import POLICIES
 from tests.bench.libraries import skip_without_library
 from tests.bench.subjects import tiny
@@ -53,9 +57,24 @@ def test_every_kind_is_exact(name: str) -> None:
 
 
 def test_every_loss_schedule_and_optimizer_trains_a_kind() -> None:
-    # The loss of a forecast belongs to its networks: tests/executor/run/test_forecast_networks.py.
-    assert {name for task, names in LOSSES.items() if task != "forecast" for name in names} <= set(KINDS)
+    assert {name for names in LOSSES.values() for name in names} <= set(KINDS)
     assert set(HYPERPARAMS["schedule"]["values"]) <= set(KINDS)
     kinds = {kind.settings.kind for kind in KINDS.values()}
     assert kinds == set(HYPERPARAMS["optimizer"]["values"])
     assert any(kind.settings.average_decay for kind in KINDS.values())
+
+
+def test_every_network_that_a_request_may_name_is_a_kind() -> None:
+    named = {kind.architecture or kind.name for kind in KINDS.values()}
+    # `auto` is one of the others, and models of scikit-learn have no plan.
+    assert set(ARCHITECTURES) - named == {"auto", *ESTIMATORS}
+    texts, images = TEXT_ENCODERS, IMAGE_ENCODERS
+    assert {*(f"text_{name}" for name in texts), *(f"image_{name}" for name in images)} <= set(KINDS)
+
+
+def test_the_lists_of_layers_have_every_layer_that_a_request_may_name() -> None:
+    def types(layers: list[dict[str, Any]]) -> set[str]:
+        nested = [types(layer["layers"]) for layer in layers if layer["type"] == "residual"]
+        return {layer["type"] for layer in layers}.union(*nested)
+
+    assert set().union(*(types(layers) for _, layers in LAYERS_OF_KINDS.values())) == set(LAYERS)

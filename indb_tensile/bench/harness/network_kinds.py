@@ -1,9 +1,10 @@
 """Kinds of small networks that together cover what a captured step must compute exactly, under any plan.
 
-Networks of the literature appear as one or two of their blocks; the networks for tables, which also read texts and
-images, are whole. Each kind is trained by one of the optimizers, some of them in micro-batches, in half precision,
-with clipped gradients or with averages of their weights. Each loss that a training may name trains the members of a
-`tabm` on weighted rows, and each schedule of the learning rate trains a perceptron.
+Networks of the literature appear as one or two of their blocks; each architecture that a request may name is whole.
+Each kind is trained by one of the optimizers, some of them in micro-batches, in half precision, with clipped
+gradients or with averages of their weights. Each loss of rows that a training may name trains the members of a `tabm`
+on weighted rows, and each schedule of the learning rate trains a perceptron. tests/bench/test_exact.py compares the
+kinds with the tables of what a request may name.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,7 +16,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from indb_tensile.bench.harness import convolutional, embedded_networks, small_networks
+from indb_tensile.bench.harness import convolutional, declared_networks, embedded_networks, small_networks
 from indb_tensile.bench.harness.trial import RATE, TrainingSubject
 from indb_tensile.errors import MissingError
 from indb_tensile.executor.capture.optimizer import OptimizerSettings
@@ -25,6 +26,7 @@ from indb_tensile.job import Task
 from indb_tensile.learning import architectures
 from indb_tensile.learning.autoencoder import ReconstructionLoss
 from indb_tensile.learning.ensemble import EnsembleLoss
+from indb_tensile.learning.forecast_encoding import PinballLoss
 from indb_tensile.learning.hyperparams import TrainingSettings, learning_rate
 from indb_tensile.learning.tabm import MemberLoss
 from indb_tensile.learning.weighted_losses import loss_of, pack
@@ -47,7 +49,8 @@ _RMSPROP = OptimizerSettings(kind="rmsprop", momentum=0.9, centered=True)
 class NetworkKind:
     """One kind of network: how to build it, its batches, and its optimizer.
 
-    `x` and `y` draw the given number of rows.
+    `x` and `y` draw the given number of rows. `architecture` is the type by which a request names the network, if
+    that is not the kind's name.
     """
 
     name: str
@@ -59,6 +62,7 @@ class NetworkKind:
     passes: Passes = WHOLE
     rows: int = ROWS
     rates: tuple[float, ...] = (RATE,)
+    architecture: str = ""
 
     def subject(self, seed: int = 0) -> TrainingSubject:
         """Return a subject with weights and rows drawn from `seed`."""
@@ -102,6 +106,11 @@ def _mean(predicted: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
 
 _CLASSIFIED: Mapping[str, Any] = {"y": _integers(CLASSES), "loss": _cross_entropy}
 _LABELLED: Mapping[str, Any] = {"x": _integers(TOKENS, 12), "y": _integers(TOKENS, 12), "loss": _cross_entropy}
+_FORECAST: Mapping[str, Any] = {
+    "x": declared_networks.encoded_windows,
+    "y": declared_networks.forecast_targets,
+    "settings": _ADAMW,
+}
 _OWN_LOSS: Mapping[str, Any] = {"y": _normal(1), "loss": _mean}
 
 _LOSS_OPTIONS: dict[str, Mapping[str, Any]] = {
@@ -243,7 +252,14 @@ _ALL = (
         for name, build in embedded_networks.text_builders(CLASSES).items()
     ),
     *(
-        NetworkKind(name=name, build=build, x=embedded_networks.encoded_texts, settings=_ADAMW, **_CLASSIFIED)
+        NetworkKind(
+            name=name,
+            build=build,
+            x=embedded_networks.encoded_texts,
+            settings=_ADAMW,
+            architecture="pretrained",
+            **_CLASSIFIED,
+        )
         for name, build in embedded_networks.pretrained_builders(CLASSES).items()
     ),
     *(
@@ -255,7 +271,28 @@ _ALL = (
         for name, build in embedded_networks.picture_builders(CLASSES).items()
     ),
     *(_schedule_kind(schedule) for schedule in HYPERPARAMS["schedule"]["values"]),
-    # The loss of a forecast is not one of rows, and belongs to its networks (learning/forecast_encoding.py).
+    *(
+        NetworkKind(
+            name=name,
+            build=build,
+            x=_normal(*shape),
+            architecture="layers" if name in declared_networks.LAYERS_OF_KINDS else name,
+            **_CLASSIFIED,
+        )
+        for name, (shape, build) in declared_networks.layer_builders(CLASSES).items()
+    ),
+    *(
+        NetworkKind(name=name, build=build, loss=PinballLoss(declared_networks.FORECAST), **_FORECAST)
+        for name, build in declared_networks.forecast_builders().items()
+    ),
+    NetworkKind(
+        name="pinball",
+        build=declared_networks.forecast_builders(ensemble=2)["window_mlp"],
+        loss=EnsembleLoss(PinballLoss(declared_networks.FORECAST)),
+        architecture="window_mlp",
+        **_FORECAST,
+    ),
+    # The losses of a forecast and of an anomaly are not those of rows, and belong to their networks.
     *(
         _loss_kind(Task(task), name)
         for task, names in LOSSES.items()
@@ -269,6 +306,7 @@ _ALL = (
         y=_integers(2, 1),
         loss=ReconstructionLoss(),
         settings=_ADAMW,
+        architecture="autoencoder",
     ),
     *(_loss_kind(Task.REGRESSION, name, values=3) for name in ("mse", "poisson")),
 )
