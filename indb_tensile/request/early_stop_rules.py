@@ -7,6 +7,8 @@ trains to the last epoch. The default of patience is a function of the epochs (l
 from typing import Any
 
 from ..errors import RequestError
+from .abbreviation import shown
+from .near_names import did_you_mean
 from .parameter_rules import Json, Rule, check_parameters
 from .task_rules import METRICS
 
@@ -36,6 +38,6 @@ def check_early_stop(early_stop: Any, task: str, split: Json) -> Json:
         raise RequestError(message, hint=hint)
     known = ("loss", *METRICS[task])
     if options.get("metric", "loss") not in known:
-        hint = f"Known for {task}: {', '.join(known)}."
-        raise RequestError(f'early_stop: unknown metric "{options["metric"]}"', hint=hint)
+        hint = f"{did_you_mean(options['metric'], known)}Known for {task}: {', '.join(known)}."
+        raise RequestError(f"early_stop: unknown metric {shown(options['metric'])}", hint=hint)
     return options

@@ -11,6 +11,7 @@ from typing import Any
 
 from ..errors import RequestError
 from .abbreviation import shown
+from .near_names import did_you_mean
 from .parameter_rules import Json, Rule, check_parameters, fill_defaults
 from .pretrained_rules import MOST_POSITIONS, MOST_VOCABULARY, PRETRAINED, check_pretrained
 
@@ -299,8 +300,8 @@ def check_architecture(declaration: Json) -> Json:
         message = f'architecture {shown(declaration)} lacks the key "type"'
         raise RequestError(message, hint=_KNOWN_ARCHITECTURES)
     if not isinstance(kind, str) or kind not in ARCHITECTURES:
-        type_text = f'"{kind}"' if isinstance(kind, str) else shown(kind)
-        raise RequestError(f"unknown architecture {type_text}", hint=_KNOWN_ARCHITECTURES)
+        hint = did_you_mean(kind, ARCHITECTURES) + _KNOWN_ARCHITECTURES
+        raise RequestError(f"unknown architecture {shown(kind)}", hint=hint)
     checked = check_parameters(f"architecture {kind}", without_type(declaration), ARCHITECTURES[kind])
     if kind == "layers":
         check_layers(checked["layers"])
@@ -379,7 +380,7 @@ def _check_level(layers: Sequence[Any], where: str, depth: int) -> int:
         title = f"architecture: {where} {position}"
         kind = layer.get("type") if isinstance(layer, dict) else None
         if not isinstance(kind, str) or kind not in LAYERS:
-            hint = f"Known types: {', '.join(LAYERS)}."
+            hint = f"{did_you_mean(kind, LAYERS)}Known types: {', '.join(LAYERS)}."
             raise RequestError(f"{title} is {shown(layer)}, whose type is not known", hint=hint)
         values = check_parameters(f"{title} ({kind})", without_type(layer), LAYERS[kind])
         if kind == "residual":

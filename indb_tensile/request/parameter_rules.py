@@ -13,6 +13,7 @@ from typing import Any
 
 from ..errors import RequestError
 from .abbreviation import shown
+from .near_names import did_you_mean
 
 Json = dict[str, Any]
 Rule = dict[str, Any]
@@ -26,7 +27,8 @@ def check_parameters(subject: str, arguments: Any, known: Mapping[str, Rule]) ->
     check_names(subject, check_object(subject, arguments, known), known)
     for name, value in arguments.items():
         if value is not None and not fits(value, known[name]):
-            hint = f'"{name}" must be {wanted(known[name])}.'
+            near = did_you_mean(value, known[name]["values"]) if known[name]["type"] == "choice" else ""
+            hint = f'{near}"{name}" must be {wanted(known[name])}.'
             raise RequestError(f'{subject}: "{name}" is {shown(value)}', hint=hint)
     for name, rule in known.items():
         if "default" not in rule and arguments.get(name) is None:
@@ -58,8 +60,8 @@ def check_names(subject: str, arguments: Json, known: Any) -> None:
     """Raise RequestError for a name that is not known."""
     for name in arguments:
         if name not in known:
-            hint = f"Known parameters: {', '.join(known) or 'none'}."
-            raise RequestError(f'{subject}: unknown parameter "{name}"', hint=hint)
+            hint = f"{did_you_mean(name, known)}Known parameters: {', '.join(known) or 'none'}."
+            raise RequestError(f"{subject}: unknown parameter {shown(name)}", hint=hint)
 
 
 def fits(value: Any, rule: Rule) -> bool:
@@ -99,7 +101,8 @@ def wanted(rule: Rule) -> str:
     if rule["type"] == "object":
         return f"an object of {', '.join(rule['rules'])}"
     if rule["type"] == "weights":
-        return f"{' or '.join(rule['values'])}, or an object with a number of at least {rule['minimum']} by class"
+        numbers = f"a number at least {rule['minimum']} and at most {rule['maximum']}"
+        return f"{' or '.join(rule['values'])}, or an object with {numbers} by class"
     words = (("minimum", "at least"), ("above", "above"), ("maximum", "at most"), ("below", "below"))
     limits = [f"{word} {rule[key]}" for key, word in words if key in rule]
     shortest, longest = rule.get("length", (None, None))

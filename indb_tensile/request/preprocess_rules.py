@@ -13,6 +13,7 @@ from typing import Any
 
 from ..errors import MissingColumnError, RequestError
 from .abbreviation import shown
+from .near_names import did_you_mean
 from .parameter_rules import Json, Rule, check_names, check_object, fits, wanted
 
 # The kind of the column that a path becomes, by the word that a request uses.
@@ -105,7 +106,8 @@ def check_preprocess_columns(
                 _check_kind(option, name, *known[name], own)
             elif name not in columns:
                 message = f'preprocess: "{option}" names column "{name}", which {relation} does not have'
-                raise MissingColumnError(message, hint=f"The table's columns are {', '.join(columns) or 'none'}.")
+                hint = f"{did_you_mean(name, columns)}The table's columns are {', '.join(columns) or 'none'}."
+                raise MissingColumnError(message, hint=hint)
             else:
                 message = f'preprocess: "{option}" names column "{name}", which is not a feature'
                 raise RequestError(message, hint=f"Name features only: {', '.join(features)}.")
@@ -150,7 +152,8 @@ def _check_value(option: str, of_column: str, value: Any) -> None:
         example = f'{{"{option}": {{"price": {_EXAMPLES[option]}}}}}'
         message = f'preprocess: "{option}"{of_column} is {shown(value)}'
         every = "by column" if option == "paths" else "for all columns or by column"
-        raise RequestError(message, hint=f"Give {allowed}, {every}, such as {example}.")
+        near = did_you_mean(value, rule.get("values", ()))
+        raise RequestError(message, hint=f"{near}Give {allowed}, {every}, such as {example}.")
 
 
 def _is_missing_rule(value: Any, rule: Rule, *, single: bool) -> bool:

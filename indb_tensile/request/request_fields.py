@@ -7,6 +7,7 @@ from typing import Any
 
 from ..errors import RequestError
 from .abbreviation import shown
+from .near_names import did_you_mean
 from .parameter_rules import Json
 
 
@@ -67,7 +68,8 @@ def read_choice(request: Json, key: str, known: Sequence[str], default: Any) -> 
     if value is None:
         return default
     if value not in known:
-        raise RequestError(f'unknown {key} "{value}"', hint=f"Known: {', '.join(known)}.")
+        hint = f"{did_you_mean(value, known)}Known: {', '.join(known)}."
+        raise RequestError(f"unknown {key} {shown(value)}", hint=hint)
     return value
 
 

@@ -18,6 +18,7 @@ from typing import Any
 from ..errors import RequestError
 from .abbreviation import shown
 from .hyperparam_rules import HYPERPARAMS, HYPERPARAMS_OF_ESTIMATORS, ONLY_WITH
+from .near_names import did_you_mean
 from .network_rules import ARCHITECTURES, ESTIMATORS
 from .parameter_rules import Json, Rule, check_parameters
 
@@ -58,6 +59,15 @@ DEFAULT_ARCHITECTURE: Json = {
             "dropout": {"range": [0.0, 0.4]},
         },
     ]
+}
+# The parameters that vary if a model of scikit-learn is searched for, which takes none of those hyper-parameters.
+DEFAULT_PARAMETERS: dict[str, Json] = {
+    "boosting": {
+        "learning_rate": {"range": [0.02, 0.3], "log": True},
+        "leaves": {"range": [7, 127]},
+        "l2": {"choices": [0.0, 1.0, 10.0]},
+    },
+    "linear": {"l2": {"range": [1e-3, 1e2], "log": True}},
 }
 
 _ARCHITECTURE = "architecture"
@@ -198,6 +208,31 @@ def check_space(space: Json) -> Json:
     return space
 
 
+def check_idle(space: Json) -> None:
+    """Raise RequestError for a hyper-parameter that is wrong, or has no effect, in all trials.
+
+    `resolve` leaves out those without effect in a trial, so that the checks of the trials do not see them.
+    """
+    stated = space.get("hyperparams")
+    if not isinstance(stated, dict) or _varies(stated):
+        return
+    resolved = list(variants(space))
+    used = {name for variant in resolved for name in variant["hyperparams"]}
+    for name, value in stated.items():
+        if value is None or name in used:
+            continue
+        path = f"hyperparams.{name}"
+        dimension = _read(value, path) if _varies(value, path) else None
+        ends = (value,) if dimension is None else dimension.choices or (dimension.low, dimension.high)
+        for end in ends:
+            check_parameters("hyperparams", {name: _replaced(end, path, first_picks)}, HYPERPARAMS)
+        switch, allowed = ONLY_WITH.get(name, ("architecture", ("a network",)))
+        raise RequestError(
+            f'hyperparams: "{name}" means nothing in any trial of the search',
+            hint=f'Leave it out, or let "{switch}" be {" or ".join(allowed)} in some trials.',
+        )
+
+
 def check_search(options: Json, space: Json) -> Json:
     """Return the options of a search with their defaults. Raises RequestError for a wrong one.
 
@@ -225,7 +260,7 @@ def check_pruning(value: Any) -> Json:
     hint = f'Give one of {known}, or a JSON object such as {{"type": "asha", "factor": 3, "rungs": 3}}.'
     kind = declaration.get("type") if isinstance(declaration, dict) else None
     if not isinstance(kind, str) or kind not in PRUNERS:
-        raise RequestError(f"unknown prune {shown(value)}", hint=hint)
+        raise RequestError(f"unknown prune {shown(value)}", hint=did_you_mean(kind, PRUNERS) + hint)
     own = {name: parameter for name, parameter in declaration.items() if name != "type"}
     values = check_parameters(f"prune {kind}", own, PRUNERS[kind])
     return {"type": kind} | {name: rule["default"] for name, rule in PRUNERS[kind].items()} | values
@@ -260,7 +295,8 @@ def _read(value: Json, name: str) -> Dimension:
     excess = sorted(value.keys() - _DIMENSION_KEYS[kind])
     if excess:
         known = ", ".join(sorted(_DIMENSION_KEYS[kind]))
-        raise RequestError(f'{_title(name)}: "{excess[0]}" is no key beside "{kind}"', hint=f"Known keys: {known}.")
+        hint = f"{did_you_mean(excess[0], _DIMENSION_KEYS[kind])}Known keys: {known}."
+        raise RequestError(f'{_title(name)}: {shown(excess[0])} is no key beside "{kind}"', hint=hint)
     if not isinstance(value[kind], list):
         hint = _RANGE_HINT if kind == "range" else 'Give a list: {"choices": [64, 128]}.'
         raise RequestError(f'{_title(name)}: "{kind}" is {shown(value[kind])}, not a list', hint=hint)

@@ -6,6 +6,7 @@ from typing import Any
 
 from ..errors import RequestError
 from .abbreviation import shown
+from .near_names import did_you_mean
 
 TASKS = ("classification", "regression", "multilabel", "forecast", "anomaly")
 # The kinds of columns that a task can predict. Of arrays, "flags" is one of booleans, "integers" one of integers,
@@ -137,8 +138,8 @@ def target_text(names: Sequence[str]) -> str:
 def check_metric(task: str, metric: str) -> str:
     """Return the metric that versions are compared by. Raises RequestError for a metric that the task lacks."""
     if metric not in METRICS[task]:
-        hint = f"For {task}: {', '.join(METRICS[task])}."
-        raise RequestError(f'unknown metric "{metric}" for {task}', hint=hint)
+        hint = f"{did_you_mean(metric, METRICS[task])}For {task}: {', '.join(METRICS[task])}."
+        raise RequestError(f"unknown metric {shown(metric)} for {task}", hint=hint)
     return metric
 
 

@@ -18,8 +18,10 @@ from ..request.request_fields import read_text
 from ..request.search_rules import (
     DEFAULT_ARCHITECTURE,
     DEFAULT_HYPERPARAMS,
+    DEFAULT_PARAMETERS,
     SEARCHED,
     adapted,
+    check_idle,
     check_search,
     check_space,
     dimensions,
@@ -48,6 +50,7 @@ def search(plpy: Plpy, request: Json, last: LastRun | None = None) -> Json:
 
     def complete(spec: Json, table: Table) -> None:
         _require_validation(spec)
+        check_idle(space)
         for variant in variants(space):
             _check_variant(variant, spec, space, table)
         _pin_start(plpy, spec)
@@ -90,14 +93,18 @@ def _with_names(architecture: Json) -> Json:
 
 def _default_space(plpy: Plpy, space: Json) -> Json:
     """Return a space for a request in which nothing varies, and say so."""
-    chosen = space | {"hyperparams": DEFAULT_HYPERPARAMS | (space.get("hyperparams") or {})}
-    if "architecture" not in space:
-        chosen["architecture"] = DEFAULT_ARCHITECTURE
+    architecture = space.get("architecture", DEFAULT_ARCHITECTURE)
+    defaults = DEFAULT_PARAMETERS.get(architecture.get("type"), DEFAULT_HYPERPARAMS)
+    if defaults is not DEFAULT_HYPERPARAMS:
+        chosen = space | {"architecture": defaults | architecture}
+    else:
+        hyperparams = defaults | (space.get("hyperparams") or {})
+        chosen = space | {"architecture": architecture, "hyperparams": hyperparams}
     varying = ", ".join(dimension.name for dimension in dimensions(chosen) if "[" not in dimension.name)
     if not varying:
         raise RequestError(
             "nothing varies in this search",
-            detail="The arguments fix the learning rate, the weight decay and the architecture.",
+            detail=f"The arguments fix what varies by default: {', '.join(defaults)}.",
             hint='Let one vary: hyperparams => \'{"learning_rate": {"range": [0.0001, 0.01], "log": true}}\'.',
         )
     plpy.notice(f"nothing varies in the arguments, so the search varies {varying}")

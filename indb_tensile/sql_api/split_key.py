@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..errors import RequestError
+from ..request.near_names import did_you_mean
 from ..request.split_rules import check_split
 from .refusals import MISSING_COLUMN, RefusalError
 from .spi import Json, Plpy
@@ -27,7 +28,7 @@ def with_split_key(plpy: Plpy, request: Json, before: Json, table: Table) -> Tab
             MISSING_COLUMN,
             f'split: the key has column "{missing[0]}", which {table.title} does not have',
             detail=f"It is named in {where}.",
-            hint=f"The columns are {table.names}.",
+            hint=f"{did_you_mean(missing[0], table.column_names)}The columns are {table.names}.",
         )
     _require_hashable(table, key)
     if table.query is None:

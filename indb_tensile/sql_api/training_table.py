@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from ..errors import RequestError
 from ..request.column_types import KIND_OF_TYPE, SUPPORTED_TYPES, unusable_reason
 from ..request.copyable_relation import COLUMNS, FAMILY, NO_ROWS, Reason, counting, reasons
+from ..request.near_names import did_you_mean
 from ..request.request_fields import read_integer
 from .refusals import MISSING_COLUMN, MISSING_TABLE, WRONG_KIND, RefusalError
 from .spi import Json, Plpy, Row, fetch, literal, qualified
@@ -71,7 +72,8 @@ class Table:
                 return column
         message = f'column "{name}" of {self.title} does not exist'
         detail = "" if role == "target" else f"It is named in {role}."
-        raise RefusalError(MISSING_COLUMN, message, detail=detail, hint=f"The columns are {self.names}.")
+        hint = f"{did_you_mean(name, self.column_names)}The columns are {self.names}."
+        raise RefusalError(MISSING_COLUMN, message, detail=detail, hint=hint)
 
 
 VECTORS = ("vector", "halfvec")

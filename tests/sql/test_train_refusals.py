@@ -89,8 +89,8 @@ _NO_SUCH_COLUMN = f"The columns are {_COLUMNS}."
                 "22023",
                 'hyperparams: "loss" is "hubert"',
                 None,
-                '"loss" must be one of cross_entropy, focal, mse, mae, huber, poisson, quantile, '
-                "binary_cross_entropy, pinball, reconstruction.",
+                'Did you mean "huber"? "loss" must be one of cross_entropy, focal, mse, mae, huber, poisson, '
+                "quantile, binary_cross_entropy, pinball, reconstruction.",
             ),
         ),
         (
@@ -197,7 +197,7 @@ _NO_SUCH_COLUMN = f"The columns are {_COLUMNS}."
                 "22023",
                 'hyperparams: "optimizer" is "lyon"',
                 None,
-                '"optimizer" must be one of sgd, adam, adamw, adagrad, rmsprop, lion.',
+                'Did you mean "lion"? "optimizer" must be one of sgd, adam, adamw, adagrad, rmsprop, lion.',
             ),
         ),
         (
