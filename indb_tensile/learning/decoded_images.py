@@ -29,7 +29,10 @@ _PLAIN_KEYS = (ColumnKind.TEXT, ColumnKind.INTEGER)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkippedRows:
-    """The rows that a training leaves out since an image of `column` cannot be read; `named` are the first ones."""
+    """The number of rows that a training leaves out because their image in `column` cannot be read.
+
+    `named` has a text for each of the first of them, with the row's key and the reason.
+    """
 
     column: str
     rows: int

@@ -1,10 +1,10 @@
-"""The benchmark of images scores every method on the same rows, and names the values that are no images."""
+"""The benchmark of images scores every method on the same rows, and names values that cannot be used as images."""
 
 from importlib.util import find_spec
 
 import pytest
 
-from indb_tensile.bench.commands.images import hostile_values, measure
+from indb_tensile.bench.commands.images import measure, messages_for_unusable_values
 from indb_tensile.bench.harness.mnist_digits import digits
 
 pytestmark = [
@@ -19,7 +19,7 @@ def test_digits_are_learned_and_scored() -> None:
     assert min(plain.accuracy, logistic.accuracy) > 0.6
 
 
-def test_hostile_values_are_named_by_their_rows() -> None:
-    outcome = hostile_values(300)
+def test_unusable_values_are_named_by_their_rows() -> None:
+    outcome = messages_for_unusable_values(300)
     assert outcome["stop"].startswith('column "image", id ')
     assert outcome["skip"].startswith("4 rows are left out: id ")

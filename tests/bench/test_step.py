@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from indb_tensile.bench.commands.step import StepOptions, measure, verdict
+from indb_tensile.bench.commands.step import StepFinding, StepOptions, measure, verdict
 from indb_tensile.bench.harness.cases import BenchmarkCase
 from indb_tensile.bench.harness.turns import TurnLimits
 from tests.bench.libraries import skip_without_library
@@ -37,7 +37,13 @@ def test_a_known_networks_segments_are_rivals_with_exact_results() -> None:
 
 
 def _row(
-    method: str, peak_mb: float, eor: float, *, exact: bool = True, starting_share: float = 0.1
+    method: str,
+    peak_mb: float,
+    eor: float,
+    *,
+    exact: bool = True,
+    buffers_exact: bool = True,
+    launch_share: float = 0.1,
 ) -> dict[str, Any]:
     return {
         "model": "m",
@@ -45,44 +51,71 @@ def _row(
         "peak_allocated_bytes": round(peak_mb * (1 << 20)),
         "eor": eor,
         "exact": exact,
-        "starting_share": starting_share,
+        "buffers_exact": buffers_exact,
+        "launch_share": launch_share,
     }
 
 
 EAGER = _row("eager", 10, 1.0)
 CHECKPOINT = _row("checkpoint 2", 8, 1.3)
-UNSAVING = _row("tensile+, no saving", 10, 0.99)
+UNCONSTRAINED = _row("tensile+, no saving", 10, 0.99)
+AS_FAST_AS_EAGER = StepFinding(
+    "m without swaps and recomputation: takes 0.990 of eager's time; the limit is 1.00 (computation dominates)", True
+)
 
 
 def test_the_verdict_expects_our_plan_to_be_the_fastest_at_each_peak() -> None:
-    assert list(verdict([EAGER, CHECKPOINT, UNSAVING, _row("tensile+, 8.0 MB", 8, 1.2)])) == [
-        "m without saving: reaches 0.990 of eager's time, of 1.00 (computation dominates)",
-        "m at 8.0 MB: covers checkpoint 2, EOR 1.200 of 1.300",
+    assert list(verdict([EAGER, CHECKPOINT, UNCONSTRAINED, _row("tensile+, 8.0 MB", 8, 1.2)])) == [
+        AS_FAST_AS_EAGER,
+        StepFinding("m at 8.0 MB: as fast, EOR 1.200; checkpoint 2 1.300", True),
     ]
     slower = [_row("tensile+, 8.0 MB", 8, 1.4), _row("tensile+, 8.5 MB", 8.5, 1.1)]
-    assert list(verdict([EAGER, CHECKPOINT, UNSAVING, *slower]))[1] == (
-        "m at 8.0 MB: NOT FASTEST, EOR 1.4; checkpoint 2 1.300"
-    )
-    assert list(verdict([EAGER, CHECKPOINT, UNSAVING]))[1] == "m at 8.0 MB: NOT FASTEST, EOR None; checkpoint 2 1.300"
+    assert list(verdict([EAGER, CHECKPOINT, UNCONSTRAINED, *slower])) == [
+        AS_FAST_AS_EAGER,
+        StepFinding("m at 8.0 MB: NOT FASTEST, EOR 1.400; checkpoint 2 1.300", False),
+    ]
+    assert list(verdict([EAGER, CHECKPOINT, UNCONSTRAINED])) == [
+        AS_FAST_AS_EAGER,
+        StepFinding("m at 8.0 MB: NOT FASTEST, EOR none; checkpoint 2 1.300", False),
+    ]
 
 
 def test_a_method_that_changes_results_is_no_rival() -> None:
-    wrong = _row("activation_memory_budget 0.5, inductor", 8, 0.5, exact=False)
-    assert list(verdict([EAGER, wrong, UNSAVING]))[1] == (
-        "m at 8.0 MB: activation_memory_budget 0.5, inductor changes results; EOR 0.500, ours None"
-    )
+    inexact = _row("activation_memory_budget 0.5, inductor", 8, 0.5, exact=False)
+    assert list(verdict([EAGER, inexact, UNCONSTRAINED])) == [
+        AS_FAST_AS_EAGER,
+        StepFinding(
+            "m at 8.0 MB: EOR none; activation_memory_budget 0.5, inductor 0.500, which changes results", True
+        ),
+    ]
 
 
 @pytest.mark.parametrize(
-    ("starting_share", "eor", "message"),
+    ("exact", "buffers_exact", "differing"), [(False, False, "parameters"), (True, False, "buffers")]
+)
+def test_the_verdict_fails_if_a_plan_of_ours_changes_results(
+    exact: bool, buffers_exact: bool, differing: str
+) -> None:
+    changed = _row("tensile+, 8.0 MB", 8, 1.2, exact=exact, buffers_exact=buffers_exact)
+    assert list(verdict([EAGER, CHECKPOINT, UNCONSTRAINED, changed])) == [
+        StepFinding(f"m: tensile+, 8.0 MB is NOT EXACT: its {differing} differ from eager's", False),
+        AS_FAST_AS_EAGER,
+        StepFinding("m at 8.0 MB: as fast, EOR 1.200; checkpoint 2 1.300", True),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("launch_share", "eor", "message", "passed"),
     [
-        (0.1, 1.01, "NOT REACHED: 1.010 of eager's time, of 1.00 (computation dominates)"),
-        (0.6, 1.01, "reaches 1.010 of eager's time, of 1.05 (starting dominates)"),
-        (0.6, 1.06, "NOT REACHED: 1.060 of eager's time, of 1.05 (starting dominates)"),
+        (0.1, 1.01, "TOO SLOW, takes 1.010 of eager's time; the limit is 1.00 (computation dominates)", False),
+        (0.6, 1.01, "takes 1.010 of eager's time; the limit is 1.05 (launches dominate)", True),
+        (0.6, 1.06, "TOO SLOW, takes 1.060 of eager's time; the limit is 1.05 (launches dominate)", False),
     ],
 )
-def test_the_bound_without_saving_is_higher_if_starting_operators_dominates(
-    starting_share: float, eor: float, message: str
+def test_the_limit_on_the_unconstrained_step_is_higher_if_launches_dominate(
+    launch_share: float, eor: float, message: str, passed: bool
 ) -> None:
-    eager = _row("eager", 10, 1.0, starting_share=starting_share)
-    assert list(verdict([eager, _row("tensile+, no saving", 10, eor)])) == [f"m without saving: {message}"]
+    eager = _row("eager", 10, 1.0, launch_share=launch_share)
+    assert list(verdict([eager, _row("tensile+, no saving", 10, eor)])) == [
+        StepFinding(f"m without swaps and recomputation: {message}", passed)
+    ]

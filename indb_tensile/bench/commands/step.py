@@ -1,45 +1,57 @@
-"""Compares a planned step with PyTorch's own ways to train in as little memory, run on one device in turns.
+"""Compares a training step under memory plans with PyTorch's own ways to save memory, on one device.
 
     python -m indb_tensile.bench step [--models resnet50 …] [--batch 8] [--side 64] [--segments 2 4 8]
         [--activations 0.8 …] [--inductor 0.5 …] [--budgets 0.8 …] [--device emulated] [--machine a6000]
         [--rounds 9] [--link network] [--json]
 
-Without options all networks that have a size of their own (bench/harness/cases.py) take part. Each runs at a batch
-and a side at which a step takes tenths of a second. A network takes two to three minutes; VGG-16, BERT and GPT-2 take
-ten: `tensile bench step --json`. With `--device cuda` the networks run on a GPU, at their own sides and larger
-batches.
+Without `--models`, the networks for which bench/harness/cases.py gives a size take part, each at a batch and a side
+(pixels of an image's side, or tokens of a text) at which a step takes tenths of a second. A network takes two to
+three minutes; VGG-16, BERT and GPT-2 take ten. With `--device cuda` the networks run on a GPU, at the sides for which
+they were made and with larger batches.
 
-The rivals (bench/harness/rivals.py) are eager PyTorch with fused Adam, `torch.utils.checkpoint` with several numbers
-of segments, `save_on_cpu`, and `torch.compile` with several values of `activation_memory_budget`. The last is
-compiled by `aot_eager`, which runs the same kernels as eager, and by inductor, which changes results. Inductor
-compiles C++ for minutes, so on an emulated device only networks that it compiles soon include it. Our contender is
-the captured step: without a budget, at shares of eager's peak, and at the peak of every rival. The emulated device
-stands for a machine whose clock is slowed down until its step takes as long as this one. All contenders upload the
-batch through the same link and take turns (bench/harness/turns.py).
+Every contender trains the same network. They take turns on the device (bench/harness/turns.py) and upload the batch
+through the same link:
 
-Each contender has one row. `peak_allocated_bytes` is measured: the rivals' figures come from torch's allocator and
-ours from the device's ledger, or on a GPU from the bytes served to torch. The device's memory arena serves our step
-at the addresses of its plan. `peak_reserved_bytes` is the arena's regions; regions beyond the peak of the plan were
-returned before the measurement. `outside_bytes` is memory that torch has beside them, such as cuBLAS's workspace. On
-an emulated device the rivals run in the same process, with the shim preloaded but not served by it: they use torch's
-own allocator, and their reserved bytes are those that PyTorch's caching allocator would reserve for the same
-allocations. On a GPU the rivals run in a process of their own with that allocator. `served` says whether a plan's
-tensors were at their planned addresses. They are elsewhere if they cannot be packed into a few regions more than
-their peak.
+- The rivals (bench/harness/rivals.py) are eager PyTorch with fused Adam, `torch.utils.checkpoint` with several
+  numbers of segments, `save_on_cpu`, and `torch.compile` with several values of `activation_memory_budget`.
+  `torch.compile` runs with two backends: `aot_eager`, which runs the same kernels as eager, and inductor, whose
+  results differ. Inductor compiles C++ for minutes, so on an emulated device only networks that it compiles quickly
+  include it.
+- Ours is the captured step under several plans: one that neither swaps nor recomputes (rows name it "no saving"), and
+  plans whose budgets are shares of eager's peak and the peak of every rival.
 
-`step_ms` is the median over the rounds and `eor` the median of the ratios to eager in the same round. Eager and our
-step without saving meet in many more rounds. `exact` says whether the parameters of each round equal eager's bit for
-bit. `buffers_exact` says the same of running statistics, which a segment that runs twice updates twice.
+The emulated device imitates a machine that is slower by a constant factor, chosen so that its step takes as long as
+the step on this computer.
 
-`turnover` (bench/harness/turnover.py) is the bytes that the link moves during a step without saving, over the
-liveness peak. Overheads are comparable at similar turnovers. `simulated_turnover` is the turnover of the same step on
-the machine, by its roofline. `network_turnover` is the turnover of the network at its own batch and size on the
-machine, to which simulated figures refer. With `--link network` the emulated link is wide enough to give the step
-that turnover.
+Each contender has one row:
 
-The verdict requires that our step without saving takes at most 1.00 of eager's time where computation dominates and
-1.05 where starting operators dominates, and that at every smaller peak it is the fastest of the exact contenders. The
-exit code is 1 if the verdict fails.
+- `peak_allocated_bytes` is measured. The rivals' figures come from torch's allocator. Ours come from the device's
+  ledger, which counts the memory that the device has handed out, or on a GPU from the memory that the device's arena
+  gave to torch's tensors.
+- `peak_reserved_bytes` of ours is the memory that the arena has acquired from the driver. Memory beyond the plan's
+  peak was given back to the driver before the measurement. On an emulated device that of a rival is what PyTorch's
+  caching allocator would reserve for the same allocations, because torch has no caching allocator for the CPU.
+- `outside_bytes` is memory that torch has outside the arena, such as cuBLAS's workspace.
+- `served` is false if in some turn no tensor was at its planned address. Tensors are elsewhere if they cannot be
+  packed into memory that is only a few of the arena's regions larger than their peak.
+- `step_ms` is the median of the common rounds. `eor` (extra overhead ratio) is the median of the ratios to eager's
+  time in the same round, and `rounds` the number of these rounds. Eager and our step without swaps and recomputation
+  meet in many more rounds, run for these two alone, and their `eor` and `rounds` come from those.
+- `launch_share` is the part of the step in which the host launches operators, at the device's time per launch.
+- `exact` says whether the parameters of each round equal eager's bit for bit. `buffers_exact` says the same of
+  running statistics, which a checkpointed segment updates twice.
+- `turnover` (bench/harness/turnover.py) is the bytes that the link can move during a step without swaps, divided by
+  the peak of that step. Overheads are comparable at similar turnovers. `simulated_turnover` is that of the same step
+  on the machine, with the latencies of a roofline model. `network_turnover` is that of the network with its usual
+  batch and size on the machine, to which simulated figures refer. With `--link network` the emulated link has the
+  bandwidth that gives the step this turnover.
+
+The verdict has three demands. Our rows are exact, in parameters and buffers. Our step without swaps and recomputation
+takes at most 1.00 of eager's time where computation dominates, and 1.05 where launches dominate. For every exact
+rival, one of our plans with no larger peak is at least as fast. The exit code is 1 if the verdict fails.
+
+On an emulated device the rivals run in this process: the shim, a library through which the arena serves torch's
+allocations, is preloaded but does not serve them. On a GPU they run in another process, with torch's own allocator.
 """
 
 import argparse
@@ -75,11 +87,13 @@ from indb_tensile.scheduler.planner import Workload, plan_jobs
 Row = dict[str, Any]
 
 OURS = "tensile+"
-UNSAVING = f"{OURS}, no saving"
-COMPUTING, STARTING = 1.00, 1.05  # limits on eager's time without saving; computation or operator starts dominate
+OURS_UNCONSTRAINED = f"{OURS}, no saving"  # the plan LIVENESS: it frees tensors after their last use, and no more
+# The longest time of our unconstrained step, as a multiple of eager's: where computation dominates, and where
+# launches of operators do.
+COMPUTE_BOUND_LIMIT, LAUNCH_BOUND_LIMIT = 1.00, 1.05
 STEP, NETWORK = "step", "network"  # whether the emulated link matches the step's or the whole network's turnover
-_NEVER = 1 << 62
-_QUICK = frozenset({"vgg16", "squeezenet"})  # networks that inductor compiles soon
+_NEVER = 1 << 62  # sample_every: no iteration is sampled for latencies
+_QUICKLY_COMPILED = frozenset({"vgg16", "squeezenet"})  # by inductor, so that they include it by default
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,10 +116,10 @@ class StepOptions:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print a row for each contender, and the verdict. The exit code is 1 if the verdict fails."""
     options = _parser().parse_args(arguments)
-    run_each_alone(options.models)
-    preload()
+    run_each_alone(options.models)  # several networks: starts a process for each, and exits
+    preload()  # the first time: restarts this process with the shim
     torch.set_num_threads(1)
-    lines: list[str] = []
+    passed = True
     run_target = target(options)
     for name in options.models:
         case = BenchmarkCase.of(name, options.batch, options.side, emulated=run_target.emulated)
@@ -114,14 +128,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         rows = measure(case, _comparison(options, run_target, name))
         for row in rows:
             print(stamped(row) if options.json else _line(row), flush=True)
-        for line in verdict(rows):
-            print(line, file=sys.stderr if options.json else sys.stdout, flush=True)
-            lines.append(line)
-    sys.exit(int(any("NOT" in line for line in lines)))
+        for finding in verdict(rows):
+            print(finding.text, file=sys.stderr if options.json else sys.stdout, flush=True)
+            passed &= finding.passed
+    sys.exit(int(not passed))
 
 
 def _comparison(options: argparse.Namespace, run_target: RunTarget, name: str) -> StepOptions:
-    inductor = (0.5,) if has_compiler() and (name in _QUICK or not run_target.emulated) else ()
+    inductor = (0.5,) if has_compiler() and (name in _QUICKLY_COMPILED or not run_target.emulated) else ()
     return StepOptions(
         target=run_target,
         segments=tuple(options.segments),
@@ -133,7 +147,7 @@ def _comparison(options: argparse.Namespace, run_target: RunTarget, name: str) -
 
 
 def measure(source: Source, comparison: StepOptions) -> list[Row]:
-    """Return a row for each contender, eager's first. Only a known network can be checkpointed in segments."""
+    """Return a row for each contender, eager's first. A source without a known network has no checkpointed rival."""
     subject = source.subject()
     log = partial(_log, subject.name, time.perf_counter())
     with set_up(comparison.target, subject) as rig:
@@ -142,27 +156,27 @@ def measure(source: Source, comparison: StepOptions) -> list[Row]:
         trial.runner.close()
         log(f"{len(rig.step.graph.operators)} operators are captured and measured")
         with _torch_entries(source, subject, comparison, rig) as entries:
-            log(f"{len(entries)} of PyTorch's contenders have run")
-            planned = _PlannedStep(subject, rig)
+            log(f"{len(entries)} rivals have run")
+            ours = _PlannedStep(subject, rig)
             plans = _plans(work, rig.link, comparison.budgets, [entry.peak_bytes for entry in entries])
-            entries += [planned.entry(plan) for plan in plans]
+            entries += [ours.entry(plan) for plan in plans]
             log(f"{len(plans)} plans are made")
             trained = frozenset(name for name, _ in subject.module.named_parameters())
-            take_turns(entries, trained, comparison.pace, planned.finished)
+            take_turns(entries, trained, comparison.pace, ours.finished)
             log(f"{len(entries[0].step_ns)} rounds have been run")
-            duel(entries[0], next(entry for entry in entries if entry.contender.method == UNSAVING), comparison.pace)
-            log(f"{len(entries[0].duel_ns)} rounds of eager and the step without saving have been run")
-            planned.close()
+            unconstrained = next(entry for entry in entries if entry.contender.method == OURS_UNCONSTRAINED)
+            duel(entries[0], unconstrained, comparison.pace)
+            log(f"{len(entries[0].duel_ns)} rounds of eager and our unconstrained step have been run")
+            ours.close()
     labels = {"model": subject.name, "batch": len(subject.x), "row": list(subject.x.shape[1:])}
     labels |= {"machine": comparison.target.named, "link_bytes_per_s": rig.link.out_bytes_per_s}
-    unsaving = next(entry for entry in entries if entry.contender.method == UNSAVING)
-    labels |= _turnovers(source, comparison.target, rig, median(unsaving.step_ns))
-    starting_ns = rig.launch_ns * len(rig.step.graph.operators)
-    return [_row(labels, entry, entries[0], starting_ns, planned) for entry in entries]
+    labels |= _turnovers(source, comparison.target, rig, median(unconstrained.step_ns))
+    launches_ns = rig.launch_ns * len(rig.step.graph.operators)
+    return [_row(labels, entry, entries[0], launches_ns, ours) for entry in entries]
 
 
 def _turnovers(source: Source, run_target: RunTarget, rig: DeviceRig, step_ns: float) -> Row:
-    """Return the link's turnover of the step here and on the machine, and of the network at its own size there."""
+    """Return the link's turnover of the step here and on the machine, and of the network at its usual size there."""
     graph, machine = rig.step.graph, run_target.stands_for
     network = None if source.network is None else network_turnover(source.network, machine)
     return {
@@ -176,7 +190,7 @@ def _turnovers(source: Source, run_target: RunTarget, rig: DeviceRig, step_ns: f
 def _torch_entries(
     source: Source, subject: TrainingSubject, comparison: StepOptions, rig: DeviceRig
 ) -> Iterator[list[Entry]]:
-    """Yield PyTorch's contenders: in this process on an emulated device, in a process of their own beside a GPU."""
+    """Yield the rivals. On an emulated device they run in this process, on a GPU in another one."""
     make = partial(_rivals, source, comparison)
     if not comparison.target.emulated:
         with remote_contenders(source.subject, make, rig.opened.torch_device) as contenders:
@@ -188,7 +202,7 @@ def _torch_entries(
     shared = TorchTraining.on(subject, rig.opened)
     local = [(contender, memory_of(contender, shared)) for contender in make(shared)]
     shared.restart()  # ours starts from the same parameters
-    yield [Entry(contender, needs.allocated_bytes, needs.reserved_bytes) for contender, needs in local]
+    yield [Entry(contender, memory.allocated_bytes, memory.reserved_bytes) for contender, memory in local]
     shared.close()
 
 
@@ -201,12 +215,15 @@ def _log(name: str, started_s: float, progress: str) -> None:
 
 
 def _plans(work: Workload, link: Link, shares: Sequence[float], rival_bytes: Sequence[int]) -> list[Plan]:
-    """Return one plan for each budget without repetitions, after the plan that saves nothing."""
+    """Return LIVENESS and one plan for each budget, without repetitions. Eager's bytes come first in `rival_bytes`.
+
+    A budget that no plan meets, or that LIVENESS meets, adds no plan.
+    """
     budgets = {round(share * rival_bytes[0]) for share in shares} | set(rival_bytes)
     plans: list[Plan] = [LIVENESS]
     for budget_bytes in sorted(budgets, reverse=True):
-        planned = plan_jobs([work], budget_bytes=budget_bytes, link=link)
-        chosen = planned[0].plans[0] if isinstance(planned, tuple) else LIVENESS
+        outcome = plan_jobs([work], budget_bytes=budget_bytes, link=link)
+        chosen = outcome[0].plans[0] if isinstance(outcome, tuple) else LIVENESS  # no tuple: the budget is infeasible
         if (chosen.swaps or chosen.executions) and chosen not in plans:
             plans.append(chosen)
     return plans
@@ -220,15 +237,15 @@ class _PlannedStep:
         self._placer = rig.placer()
         self._trial = rig.trial(subject, sample_every=_NEVER, placer=self._placer)
         self._adopted: Plan | None = None
-        self._planned = 0  # allocations at their planned addresses when the current turn began
-        self.unserved: set[str] = set()
+        self._placed_before = 0  # allocations at their planned addresses when the current turn began
+        self.unserved: set[str] = set()  # methods that had a turn without any allocation at its planned address
         self.outside_bytes: dict[str, int | None] = {}
         self._peaks: dict[str, int] = {}  # planned peak in bytes, by method
 
     def entry(self, plan: Plan) -> Entry:
         """Return the step under this plan as a contender."""
         peak_bytes = peak(self._rig.step.graph, plan)
-        method = UNSAVING if plan is LIVENESS else f"{OURS}, {peak_bytes / config.MIB:.1f} MB"
+        method = OURS_UNCONSTRAINED if plan is LIVENESS else f"{OURS}, {peak_bytes / config.MIB:.1f} MB"
         if self._peaks.setdefault(method, peak_bytes) != peak_bytes:  # another plan has nearly the same peak
             method = f"{OURS}, {peak_bytes} bytes"
             self._peaks[method] = peak_bytes
@@ -243,7 +260,7 @@ class _PlannedStep:
         if not method.startswith(OURS):
             return
         served = self._placer.served
-        if served is None or served.planned == self._planned:
+        if served is None or served.planned == self._placed_before:
             self.unserved.add(method)
         else:
             reserved_bytes = self._rig.opened.device.arena_usage().reserved_high_water_bytes
@@ -267,10 +284,10 @@ class _PlannedStep:
         self._trial.restart()
         self._rig.reset_high_water()
         served = self._placer.served
-        self._planned = served.planned if served is not None else 0
+        self._placed_before = served.planned if served is not None else 0
 
 
-def _row(labels: Row, entry: Entry, eager: Entry, starting_ns: int, planned: _PlannedStep) -> Row:
+def _row(labels: Row, entry: Entry, eager: Entry, launches_ns: int, ours: _PlannedStep) -> Row:
     step_ns = median(entry.step_ns)
     method = entry.contender.method
     return {
@@ -278,44 +295,63 @@ def _row(labels: Row, entry: Entry, eager: Entry, starting_ns: int, planned: _Pl
         "method": method,
         "peak_allocated_bytes": entry.peak_bytes,
         "peak_reserved_bytes": entry.reserved_bytes,
-        "outside_bytes": planned.outside_bytes.get(method),
-        "served": method not in planned.unserved if method.startswith(OURS) else None,
+        "outside_bytes": ours.outside_bytes.get(method),
+        "served": method not in ours.unserved if method.startswith(OURS) else None,
         "step_ms": round(step_ns / 1e6, 3),
         "samples_per_s": round(labels["batch"] * 1e9 / step_ns, 2),
         "eor": round(entry.over(eager), 4),
         "rounds": len(entry.duel_ns) or len(entry.step_ns),
         "exact": all(entry.exact),
         "buffers_exact": all(entry.buffers_exact),
-        "starting_share": round(starting_ns / step_ns, 3),  # if starting an operator takes 5 us
+        "launch_share": round(launches_ns / step_ns, 3),
     }
 
 
-def verdict(rows: Sequence[Row]) -> Iterator[str]:
-    """Yield whether our step is as fast as eager without saving, and the fastest exact contender at every peak."""
+@dataclass(frozen=True, slots=True)
+class StepFinding:
+    """One line of the verdict, and whether it meets the demand."""
+
+    text: str
+    passed: bool
+
+
+def verdict(rows: Sequence[Row]) -> Iterator[StepFinding]:
+    """Yield whether our rows are exact, as fast as eager without a budget, and as fast as each rival in its memory."""
     model, eager = rows[0]["model"], rows[0]
     ours = [row for row in rows if row["method"].startswith(OURS)]
-    unsaving = next(row for row in ours if row["method"] == UNSAVING)
-    starting = eager["starting_share"] > 0.5
-    bar = STARTING if starting else COMPUTING
-    figures = (
-        f"{unsaving['eor']:.3f} of eager's time, of {bar:.2f} ({'starting' if starting else 'computation'} dominates)"
-    )
-    yield f"{model} without saving: {'reaches' if unsaving['eor'] <= bar else 'NOT REACHED:'} {figures}"
+    for row in ours:
+        if not (row["exact"] and row["buffers_exact"]):
+            differing = "buffers" if row["exact"] else "parameters"
+            yield StepFinding(
+                f"{model}: {row['method']} is NOT EXACT: its {differing} differ from eager's", passed=False
+            )
+    yield _unconstrained_finding(model, eager, next(row for row in ours if row["method"] == OURS_UNCONSTRAINED))
     for row in rows[1:]:
-        if row in ours:
-            continue
-        peak_bytes = row["peak_allocated_bytes"]
-        at = f"{model} at {peak_bytes / config.MIB:.1f} MB"
-        best = min(
-            (row_of_ours["eor"] for row_of_ours in ours if row_of_ours["peak_allocated_bytes"] <= peak_bytes),
-            default=None,
-        )
-        if not row["exact"]:
-            yield f"{at}: {row['method']} changes results; EOR {row['eor']:.3f}, ours {best}"
-        elif best is not None and best <= row["eor"]:
-            yield f"{at}: covers {row['method']}, EOR {best:.3f} of {row['eor']:.3f}"
-        else:
-            yield f"{at}: NOT FASTEST, EOR {best}; {row['method']} {row['eor']:.3f}"
+        if row not in ours:
+            yield _rival_finding(model, row, ours)
+
+
+def _unconstrained_finding(model: str, eager: Row, row: Row) -> StepFinding:
+    launch_bound = eager["launch_share"] > 0.5
+    limit = LAUNCH_BOUND_LIMIT if launch_bound else COMPUTE_BOUND_LIMIT
+    passed = row["eor"] <= limit
+    return StepFinding(
+        f"{model} without swaps and recomputation: {'' if passed else 'TOO SLOW, '}takes {row['eor']:.3f} of eager's "
+        f"time; the limit is {limit:.2f} ({'launches dominate' if launch_bound else 'computation dominates'})",
+        passed,
+    )
+
+
+def _rival_finding(model: str, rival: Row, ours: Sequence[Row]) -> StepFinding:
+    """Compare a rival with the fastest of our plans whose peak is not larger."""
+    peak_bytes = rival["peak_allocated_bytes"]
+    best = min((row["eor"] for row in ours if row["peak_allocated_bytes"] <= peak_bytes), default=None)
+    at = f"{model} at {peak_bytes / config.MIB:.1f} MB"
+    figures = f"EOR {'none' if best is None else f'{best:.3f}'}; {rival['method']} {rival['eor']:.3f}"
+    if not rival["exact"]:
+        return StepFinding(f"{at}: {figures}, which changes results", passed=True)
+    passed = best is not None and best <= rival["eor"]
+    return StepFinding(f"{at}: {'as fast' if passed else 'NOT FASTEST'}, {figures}", passed)
 
 
 def _line(row: Row) -> str:
@@ -330,7 +366,12 @@ def _line(row: Row) -> str:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument(
-        "--models", "--model", nargs="+", default=list(SIZES), metavar="NAME", help=f"of {', '.join(NETWORKS)}"
+        "--models",
+        "--model",
+        nargs="+",
+        default=list(SIZES),
+        metavar="NAME",
+        help=f"networks: {', '.join(NETWORKS)} (default: those of bench/harness/cases.py)",
     )
     add_sizes(parser)
     add_target(parser)
@@ -339,18 +380,22 @@ def _parser() -> argparse.ArgumentParser:
         "--segments", nargs="*", type=whole(), default=default.segments, help="numbers of checkpointed segments"
     )
     parser.add_argument(
-        "--activations", nargs="*", type=portion, default=default.activations, help="budgets of torch.compile"
+        "--activations",
+        nargs="*",
+        type=portion,
+        default=default.activations,
+        help="shares of the activations that torch.compile may keep",
     )
     parser.add_argument(
-        "--inductor", nargs="*", type=portion, help="budgets for inductor; default: only where it compiles soon"
+        "--inductor", nargs="*", type=portion, help="the same for inductor (default: 0.5 where it compiles quickly)"
     )
     parser.add_argument("--budgets", nargs="*", type=portion, default=default.budgets, help="shares of eager's peak")
-    parser.add_argument("--rounds", type=whole(), default=default.pace.rounds, help="most rounds of all contenders")
+    parser.add_argument("--rounds", type=whole(), default=default.pace.rounds, help="largest number of common rounds")
     parser.add_argument(
         "--link",
         choices=(STEP, NETWORK),
         default=STEP,
-        help="turnover that an emulated link matches: this step's on the machine, or the network's at its own size",
+        help="turnover that an emulated link matches: this step's on the machine, or the network's at its usual size",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object per line")
     return parser

