@@ -316,7 +316,7 @@ class StepFinding:
 
 
 def verdict(rows: Sequence[Row]) -> Iterator[StepFinding]:
-    """Yield whether our rows are exact, as fast as eager without a budget, and as fast as each rival in its memory."""
+    """Yield whether our rows are exact, as fast as eager without a budget, and never slower than a rival."""
     model, eager = rows[0]["model"], rows[0]
     ours = [row for row in rows if row["method"].startswith(OURS)]
     for row in ours:
