@@ -27,6 +27,7 @@ def psql(service: Service, *arguments: str) -> str:
 
 
 WORKED = {
+    "confidence": ("-v", "epochs=3"),
     "diagnosis": ("-v", "epochs=3"),
     "progression": ("-v", "epochs=3"),
     "search": ("-v", "epochs=3", "-v", "trials=3"),
