@@ -81,8 +81,8 @@ class Relation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
-    """A sealed copy of a relation's rows. The job trains on the copy in place of the relation.
+class SnapshotTable:
+    """A complete, unchangeable copy of a relation's rows. The job trains on the copy in place of the relation.
 
     `columns` are the copied columns. `key` holds the columns that identify a row, such as the relation's primary key;
     the copy has no index from which they could be read. The last `test_rows` rows are from the table of the test

@@ -1,8 +1,9 @@
-"""Receives notifications from the database. They only save time: the controller also polls, and works without them.
+"""Receives notifications from the database, so that workers react at once to what they would find by polling later.
 
-Any role of the database may notify on any channel, so a payload is untrusted: a payload that is not exactly in the
-form of the catalog's triggers is ignored. A listener has a connection of its own, because psycopg must not listen and
-run other statements on the same connection at the same time.
+Workers also poll, and work without notifications. Any role of the database may notify on any channel, so a payload is
+untrusted. One that is not exactly in the form of the catalog's triggers is ignored. A forged one in that form is
+harmless, because the receiver reads the job's row from the catalog before it acts. A listener has a connection of its
+own, because psycopg cannot listen and run other statements on the same connection at the same time.
 """
 
 import re
@@ -22,23 +23,29 @@ CANCEL = "cancel"  # a job that is starting or running should stop
 PAUSE = "pause"  # the owner of a job that is starting or running has paused or resumed it
 PRIORITY = "priority"  # the priority of a job that is starting or running has changed
 CHANGED = "changed"  # a job changed its state
-SEARCH = "search"  # a search was enqueued, or one of its trials has reached a rung or ended
+SEARCH = "search"  # a search was enqueued, or one of its trials has ended or come to where the search decides on it
 
-_MOST_AT_ONCE = 1_000  # the most notifications that one call of `wait` reads
+_MOST_AFTER_FIRST = 1_000  # most notifications that one call of `wait` reads after the first
 _PAYLOAD = re.compile(rf"({QUEUED}|{CANCEL}|{PAUSE}|{PRIORITY}|{CHANGED}|{SEARCH})(?: ([0-9]{{1,19}}))?")
 _BIGINT_END = 1 << 63
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notification:
-    """A notification about one job, or about several jobs if `job` is None. `kind` is one of the constants above."""
+    """A notification about one job, or about several jobs if `job` is None. `kind` is one of the constants above.
+
+    For the kind SEARCH, `job` is the search: a search has a number from the same sequence as jobs.
+    """
 
     kind: str
     job: JobId | None = None
 
 
 class Listener:
-    """Listens on the channel `tensile`, and reconnects after a restart of the database."""
+    """Listens on the channel `tensile`, and reconnects after a restart of the database.
+
+    The constructor connects, and raises an error if the database cannot be reached; `wait` does not.
+    """
 
     def __init__(self, dsn: str = "", *, application_name: str = "tensile listener") -> None:
         self._dsn = dsn
@@ -46,10 +53,10 @@ class Listener:
         self._connection: Connection | None = self._connect()
 
     def wait(self, timeout_s: float) -> tuple[Notification, ...]:
-        """Wait up to `timeout_s` for notifications, and return all that have arrived, without duplicates.
+        """Wait up to `timeout_s` for notifications, and return those that have arrived, without duplicates.
 
-        Returns as soon as one arrives. The result is empty if none arrived, if none was valid, or if the database is
-        away.
+        Returns as soon as one arrives, and leaves all beyond a limit to the next call. The result is empty if none
+        arrived, if none was valid, or if the database cannot be reached; then the call takes the whole `timeout_s`.
         """
         end = time.monotonic() + timeout_s
         try:
@@ -57,7 +64,7 @@ class Listener:
                 self._connection = self._connect()
             payloads = [n.payload for n in self._connection.notifies(timeout=timeout_s, stop_after=1)]
             if payloads:
-                more = self._connection.notifies(timeout=0, stop_after=_MOST_AT_ONCE)
+                more = self._connection.notifies(timeout=0, stop_after=_MOST_AFTER_FIRST)
                 payloads.extend(n.payload for n in more)
         except (psycopg.Error, UnreachableError) as error:
             if not is_outage(error):
@@ -65,7 +72,7 @@ class Listener:
             self.close()
             time.sleep(max(0.0, end - time.monotonic()))
             return ()
-        return tuple(dict.fromkeys(wake for wake in map(parse, payloads) if wake is not None))
+        return tuple(dict.fromkeys(parsed for parsed in map(parse, payloads) if parsed is not None))
 
     def fileno(self) -> int | None:
         """Return the descriptor for a selector: readable when a notification may have arrived; None in an outage."""
@@ -86,6 +93,7 @@ class Listener:
         self.close()
 
     def _connect(self) -> Connection:
+        # The lock timeout marks a worker's own session, in which no setting of the role may end a long wait.
         connection = connect(self._dsn, application_name=self._application_name, lock_timeout_ms=LOOP_LOCK_TIMEOUT_MS)
         connection.execute(query("listen"))
         return connection

@@ -1,17 +1,21 @@
-"""Finds and drops snapshot tables. Callers of tensile_train create them from relations that a trainer cannot read."""
+"""Finds and drops snapshot tables: copies of the rows of relations that a trainer cannot read.
+
+tensile_train creates such a copy with the rights of its caller, and the trainer reads the copy. These tables have
+nothing to do with the snapshots of transactions.
+"""
 
 from indb_tensile.catalog.connection import Connection
 from indb_tensile.catalog.queries import query
 from indb_tensile.errors import MissingError
-from indb_tensile.job import JobId, Relation, Snapshot
+from indb_tensile.job import JobId, Relation, SnapshotTable
 
-_MOST_DROPPED = 20  # tables that one statement drops, so that it takes only milliseconds
+_MOST_DROPPED = 20  # most tables that one statement drops, so that it takes only milliseconds
 
 
-def find_snapshot(connection: Connection, job: JobId) -> Snapshot | None:
-    """Return the job's snapshot, or None if the trainer reads the relation itself.
+def find_snapshot(connection: Connection, job: JobId) -> SnapshotTable | None:
+    """Return the job's snapshot table, or None if the trainer reads the relation itself.
 
-    Raises MissingError if the snapshot's table does not exist.
+    Raises MissingError if the table does not exist.
     """
     row = connection.execute(query("find_snapshot"), {"job": job}).fetchone()
     if row is None:
@@ -23,7 +27,7 @@ def find_snapshot(connection: Connection, job: JobId) -> Snapshot | None:
             detail="A database restored without schema tensile_data has no snapshots.",
             hint="Call tensile_train again.",
         )
-    return Snapshot(
+    return SnapshotTable(
         relation=Relation(oid=oid, schema=schema, name=name),
         columns=tuple(columns),
         key=tuple(key),
@@ -34,6 +38,9 @@ def find_snapshot(connection: Connection, job: JobId) -> Snapshot | None:
 
 
 def drop_ended(connection: Connection, most: int = _MOST_DROPPED) -> int:
-    """Drop at most `most` snapshots of ended or deleted jobs. Returns how many. Locked ones stay for a later call."""
+    """Drop at most `most` snapshot tables of ended or deleted jobs, and return how many were dropped.
+
+    The table of a deleted job is recognised by its name. Locked tables stay for a later call.
+    """
     row = connection.execute(query("drop_snapshots"), {"most": most}).fetchone()
     return int(row[0]) if row else 0

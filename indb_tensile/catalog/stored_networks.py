@@ -30,7 +30,7 @@ class NewNetwork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredNetwork:
-    """A registered network, as the catalog has it. `weights` is empty where they were not asked for."""
+    """A registered network, as the catalog stores it. `weights` is empty if only the description was loaded."""
 
     name: str
     digest: str
@@ -45,7 +45,7 @@ def register(
     """Store a network in one transaction. Returns False if the same network has this name already.
 
     Raises RequestError if another network has the name, unless `replace` is true. With `force` a network is replaced
-    although versions of models need it.
+    even if versions of models need it, which then cannot predict.
     """
     with connection.transaction():
         known = connection.execute(query("network_of_name"), {"name": network.name}).fetchone()
@@ -79,12 +79,12 @@ def register(
 
 
 def grant(connection: Connection, network: str, grantee: str) -> None:
-    """Allow a role to train from a network."""
+    """Allow a role to start training from a network."""
     connection.execute(query("grant_network"), {"name": network, "grantee": grantee})
 
 
 def revoke(connection: Connection, network: str, grantee: str) -> None:
-    """Take back what `grant` has allowed."""
+    """Revoke the right to start training from a network."""
     connection.execute(query("revoke_network"), {"name": network, "grantee": grantee})
 
 

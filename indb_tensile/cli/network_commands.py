@@ -1,4 +1,8 @@
-"""The commands `tensile models import`, `imported`, `grant`, `revoke` and `remove`: files and registered networks."""
+"""The commands of `tensile models` that import and export models, and that manage registered networks.
+
+A registered network is a pretrained network that an administrator has stored in the catalog. Models of the
+architecture `pretrained` start training from it.
+"""
 
 import importlib
 from pathlib import Path
@@ -20,7 +24,7 @@ from indb_tensile.default_database import resolve
 # The module is imported by name, and only when a directory is read, because it imports torch, which no other command
 # may import.
 _DIRECTORY = "indb_tensile.learning.network_directory"
-_MOST_SHOWN = 5  # tensors that were left out
+_MOST_SHOWN = 5  # most ignored tensors that the warning names
 
 
 models.add_command(export_model)
@@ -44,10 +48,14 @@ models.add_command(export_model)
     "grantees",
     multiple=True,
     metavar="ROLE",
-    help="role that may train from it, or public; may be repeated",
+    help="role that may start training from the network, or public; may be repeated",
 )
 @click.option("--replace", is_flag=True, help="replace the network of this name, and keep its grants")
-@click.option("--force", is_flag=True, help="replace it although versions of models need it")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="with --replace: also if versions of models need the old network, which then cannot predict",
+)
 @dsn_option
 @json_option
 def import_file_or_network(
@@ -61,15 +69,15 @@ def import_file_or_network(
     dsn: str | None,
     as_json: bool,
 ) -> None:
-    """Import a model out of FILE, or register a pretrained network from a directory.
+    """Import a model from FILE, or register a pretrained network from a directory.
 
     FILE is a .safetensors file that `tensile models export` wrote. It becomes the next version of the model of this
-    name, which belongs to you and is created if there is none. Nothing in the file is run. A model of scikit-learn is
-    only for tensile_admin.
+    name, which belongs to you and is created if there is none. Nothing in the file is run. Only tensile_admin may
+    import a scikit-learn model, because the state of such a model cannot be checked as tensors can.
 
-    With --hf, which is for tensile_admin, reads config.json, tokenizer.json or the vocabulary, and safetensors, and
-    registers them as a network for the architecture `pretrained`. Runs nothing of the directory and downloads
-    nothing. Kinds: bert, distilbert, roberta, gpt2.
+    With --hf, the command registers the network in a directory that save_pretrained wrote, for the architecture
+    `pretrained`. Only tensile_admin may do so. The command reads config.json, tokenizer.json or the vocabulary, and
+    safetensors; it runs nothing in the directory and downloads nothing. Families: bert, distilbert, roberta, gpt2.
     """
     if (file is None) == (directory is None):
         raise click.UsageError("Give either FILE, for a model, or --hf DIR, for a registered network.")
@@ -94,18 +102,18 @@ def _import_network(
     force: bool,
     as_json: bool,
 ) -> None:
-    with importlib.import_module(_DIRECTORY).NetworkDirectory(Path(directory)) as read:
-        network = _new_network(name, read)
+    with importlib.import_module(_DIRECTORY).NetworkDirectory(Path(directory)) as opened:
+        network = _new_network(name, opened)
         with _administrator(dsn) as connection, connection.transaction():
-            new = stored_networks.register(connection, network, read.weights(), replace=replace, force=force)
+            new = stored_networks.register(connection, network, opened.weights(), replace=replace, force=force)
             for grantee in grantees:
                 stored_networks.grant(connection, name, grantee)
-        left_out = read.left_out
+        ignored = opened.left_out
     if not new:
-        warn(f'the same network was registered as "{name}" already')
-    if left_out:
-        shown = ", ".join(left_out[:_MOST_SHOWN]) + (", …" if len(left_out) > _MOST_SHOWN else "")
-        warn(f"left out, since no encoder has them: {len(left_out)} tensors ({shown})")
+        warn(f'network "{name}" is already registered with the same contents')
+    if ignored:
+        shown = ", ".join(ignored[:_MOST_SHOWN]) + (", …" if len(ignored) > _MOST_SHOWN else "")
+        warn(f"ignored {len(ignored)} tensors that the encoder does not use ({shown})")
     sizes = {"parameters": network.parameters, "weights_bytes": network.weights_bytes, "digest": network.digest}
     show_one({"network": name, "family": network.family} | sizes, as_json=as_json)
 
@@ -115,7 +123,7 @@ def _import_network(
 @json_option
 @page_options(None)
 def imported(dsn: str | None, as_json: bool, **options: Any) -> None:
-    """List the registered networks that you may train from."""
+    """List the registered networks from which you may start training."""
     list_networks(dsn, options, as_json=as_json)
 
 
@@ -124,7 +132,7 @@ def imported(dsn: str | None, as_json: bool, **options: Any) -> None:
 @click.argument("role")
 @dsn_option
 def grant(network: str, role: str, dsn: str | None) -> None:
-    """Allow ROLE (public: all roles) to train from NETWORK; for tensile_admin."""
+    """Allow ROLE (public: all roles) to start training from NETWORK, a registered network; for tensile_admin."""
     with _administrator(dsn) as connection:
         stored_networks.grant(connection, network, role)
 
@@ -134,42 +142,43 @@ def grant(network: str, role: str, dsn: str | None) -> None:
 @click.argument("role")
 @dsn_option
 def revoke(network: str, role: str, dsn: str | None) -> None:
-    """Take back what `tensile models grant` has allowed; for tensile_admin."""
+    """Revoke the right of ROLE to start training from NETWORK, a registered network; for tensile_admin."""
     with _administrator(dsn) as connection:
         stored_networks.revoke(connection, network, role)
 
 
 @models.command("remove")
 @click.argument("network")
-@click.option(
-    "--force", is_flag=True, help="remove it although versions of models need it, which then cannot predict"
-)
+@click.option("--force", is_flag=True, help="remove it even if versions of models need it, which then cannot predict")
 @dsn_option
 def remove(network: str, force: bool, dsn: str | None) -> None:
-    """Remove NETWORK with its weights; refused while versions of models need it; for tensile_admin."""
+    """Remove NETWORK, a registered network, unless versions of models need it; for tensile_admin."""
     with _administrator(dsn) as connection:
         stored_networks.drop(connection, network, force=force)
 
 
-def _new_network(name: str, read: Any) -> NewNetwork:
-    """Return what the catalog stores of a directory's network, beside its weights."""
-    _, weights_bytes = read.weights_digest
+def _new_network(name: str, opened: Any) -> NewNetwork:
+    """Return what the catalog stores of the network in an open NetworkDirectory, except its weights."""
+    _, weights_bytes = opened.weights_digest
     return NewNetwork(
         name=name,
-        digest=read.digest,
-        family=read.sizes.family,
-        config=read.sizes.stored(),
-        tokenizer=read.tokenizer,
-        parameters=read.parameters,
+        digest=opened.digest,
+        family=opened.sizes.family,
+        config=opened.sizes.stored(),
+        tokenizer=opened.tokenizer,
+        parameters=opened.parameters,
         weights_bytes=weights_bytes,
     )
 
 
 def _administrator(dsn: str | None) -> Connection:
-    """Connect as the role of --dsn, or in the embedded database as its superuser. Refuses any other role."""
+    """Connect as the role of --dsn, or to the embedded database as its superuser.
+
+    Raises an error if the role is not a member of tensile_admin.
+    """
     connection = connect(resolve(dsn, role="postgres"), application_name="tensile models")
     try:
-        with pinned(connection):
+        with pinned(connection):  # no other schema's function can stand in for the check
             connection.execute(statement("require_admin"))
     except BaseException:
         connection.close()

@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 
 from indb_tensile.errors import DataError, MissingError, RequestError
-from indb_tensile.job import JobSpec, Snapshot, Task
+from indb_tensile.job import JobSpec, SnapshotTable, Task
 from indb_tensile.learning import architectures
 from indb_tensile.learning.anomaly_scale import AnomalyScale
 from indb_tensile.learning.checked_options import CheckedOptions
@@ -98,7 +98,7 @@ def prepare(
     spec: JobSpec,
     *,
     owner_oid: int | None = None,
-    snapshot: Snapshot | None = None,
+    snapshot: SnapshotTable | None = None,
     room: AvailableMemory | None = None,
     limits: ReadLimits | None = None,
     memory: RowMemoryLimits | None = None,

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from indb_tensile.errors import MissingError
-from indb_tensile.job import JobSpec, Snapshot
+from indb_tensile.job import JobSpec, SnapshotTable
 from indb_tensile.learning.columns import Rows, TableData
 from indb_tensile.learning.row_storage import gathered, positions_where
 from indb_tensile.learning.splits import Parts, Split, divide, divide_beside_tables
@@ -44,7 +44,7 @@ def stored_rule(table: TableData, spec: JobSpec, parts: Parts) -> dict[str, Any]
     return rule
 
 
-def part_sections(table: TableData, snapshot: Snapshot, parts: Sequence[str]) -> dict[str, tuple[int, int]]:
+def part_sections(table: TableData, snapshot: SnapshotTable, parts: Sequence[str]) -> dict[str, tuple[int, int]]:
     """Return the ranges of the snapshot's rows that come from tables of parts. Refuses an incomplete snapshot."""
     if table.rows != snapshot.rows:
         raise MissingError(
@@ -57,7 +57,7 @@ def part_sections(table: TableData, snapshot: Snapshot, parts: Sequence[str]) ->
     return {part: ranges[part] for part in parts}
 
 
-def test_share(split: Split, snapshot: Snapshot | None) -> float:
+def test_share(split: Split, snapshot: SnapshotTable | None) -> float:
     """Return the share of the rows that test, as far as it is known before they are read."""
     if snapshot is None or split.test is None:
         return split.test_size

@@ -10,7 +10,7 @@ import pytest
 from psycopg.types.json import Jsonb
 
 from indb_tensile.catalog import snapshots
-from indb_tensile.job import JobId, JobSpec, Snapshot
+from indb_tensile.job import JobId, JobSpec, SnapshotTable
 from indb_tensile.learning.preparation import prepare
 from tests.conftest import Database
 
@@ -43,7 +43,7 @@ def train(connection: Connection, relation: str, arguments: str = "") -> JobId:
     return JobId(value(connection, call))
 
 
-def find_snapshot(database: Database, job: JobId) -> Snapshot | None:
+def find_snapshot(database: Database, job: JobId) -> SnapshotTable | None:
     with database.connect("tensile_worker") as worker:
         return snapshots.find_snapshot(worker, job)
 

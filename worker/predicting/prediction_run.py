@@ -16,7 +16,7 @@ from indb_tensile.catalog import models, prediction_tables, snapshots
 from indb_tensile.catalog.connection import Connection, UnreachableError
 from indb_tensile.catalog.reader_connection import open_reader, reader_dsn
 from indb_tensile.errors import MissingError
-from indb_tensile.job import ClaimedJob, ModelVersionId, PredictInto, Snapshot
+from indb_tensile.job import ClaimedJob, ModelVersionId, PredictInto, SnapshotTable
 from indb_tensile.learning.artifacts import ModelPredictor
 from indb_tensile.learning.copybinary import Fields, SegmentSink
 from indb_tensile.learning.copyrows import Segment
@@ -66,7 +66,11 @@ class PredictionRun:
                 )
 
     def _fill(
-        self, connection: Connection, session: RetryingSession, predictor: ModelPredictor, snapshot: Snapshot | None
+        self,
+        connection: Connection,
+        session: RetryingSession,
+        predictor: ModelPredictor,
+        snapshot: SnapshotTable | None,
     ) -> None:
         """Fill the table and end the job, in one transaction. Safe to repeat after an outage."""
         output = prediction_tables.find_output(connection, self._job, self._wish)
@@ -97,7 +101,7 @@ class PredictionRun:
             written.commit(end)
             log.info("job %s: predicted %d rows", self._job.job, rows)
 
-    def _scan(self, predictor: ModelPredictor, snapshot: Snapshot | None, attempt: "_Attempt") -> None:
+    def _scan(self, predictor: ModelPredictor, snapshot: SnapshotTable | None, attempt: "_Attempt") -> None:
         spec, keys = self._job.spec, self._wish.keys
         columns = ScannedColumns(
             features=tuple(predictor.preprocessor.feature_kinds),

@@ -15,7 +15,7 @@ from indb_tensile.device.hardware import (
     read_limit_bytes,
     rows_directory,
 )
-from indb_tensile.job import JobId, Phase, Snapshot
+from indb_tensile.job import JobId, Phase, SnapshotTable
 from indb_tensile.learning.locked_relation import ReadLimits
 from indb_tensile.learning.memory_estimate import MemoryEstimate, RowMemoryLimits
 from indb_tensile.learning.preparation import Prepared, prepare
@@ -94,7 +94,7 @@ class RowReading:
 
     def _read_once(
         self,
-        snapshot: Snapshot | None,
+        snapshot: SnapshotTable | None,
         start: StartingWeights | None,
         network: RegisteredNetwork | None,
         tell: Callable[[MemoryEstimate], None],

@@ -1,8 +1,13 @@
-"""The tables of schema `tensile` as SQLAlchemy metadata: columns, types, nullability, primary and foreign keys.
+r"""The tables of schema `tensile` for models, jobs and versions as SQLAlchemy metadata.
 
-The scripts in `sql/` create the tables; the metadata only describes them, without defaults, checks and indexes, and
-never creates anything. `tests/catalog/test_catalog_metadata.py` compares it with an installed catalog in both
-directions. The comments in `sql/20_tables.sql` say what each column means.
+device_tables.py, search_tables.py and usage_tables.py add the other tables to the same metadata. It has the columns,
+their types and nullability, and primary and foreign keys. The scripts in `sql/` create the tables; the metadata only
+describes them, without defaults, checks and indexes, and never creates anything.
+`tests/catalog/test_catalog_metadata.py` compares it with an installed catalog in both directions.
+
+The comments in `sql/20_tables.sql` say what each column means (`\d+ tensile.jobs` in psql). `installation` is the
+identity of the database in which a row was written: after a restore into another database, the rows of the old one
+are recognised by it.
 """
 
 from sqlalchemy import (
