@@ -1,12 +1,12 @@
 """Estimates the memory for the rows of a training before they are read: from statistics, sizes and types.
 
-The rows are stored twice, but in memory never twice in full: as columns while they are read and the encoders are
-fitted, then as tensors, whose pages replace those of the columns (encoding.py). In addition the rows of the test part
-are kept as they were read, so that another version of the model can be evaluated on them. Rows that do not fit into
-memory are stored in a file (row_storage.py), which has both in full.
+Rows are read into columns, and then encoded as tensors (encoding.py). Each column's memory is released as the column
+is encoded, so memory never holds the columns and the tensors in full. In addition the rows of the test part are kept
+as they were read, so that another version of the model can be evaluated on them. Rows that do not fit into memory are
+stored in a file (row_storage.py), which has space for both in full.
 
-Statistics are estimates. The estimate refuses a table for which there is no place before hours are spent on reading
-it. The actual size is also checked while the table is read (columnstore.py).
+A table that does not fit is refused before hours are spent on reading it. Statistics are only estimates, so the
+actual size is also checked while the table is read (columnstore.py).
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,12 +34,13 @@ _LABELS = 32  # assumed number of labels of a target of label sets, because stat
 _WORK_BYTES = 64 * _MIB
 # Most numbers that a timestamp is encoded as: epoch, sine and cosine of month, weekday and hour, and an indicator.
 _TIME_NUMBERS = 8
-# Temporary memory while an encoder is fitted. Encoders are fitted one column at a time.
-# Memory of a number of the block whose mean is being computed: the float64 value and intermediate results.
-_FIT_BYTES = 40
+# Per number, while an encoder is fitted to a block of a column (one column at a time): the float64 value and
+# intermediate results.
+_FIT_BYTES_PER_NUMBER = 40
 # Per row of a file: hashes, draws, positions among the rows with a target and in the parts, and their copies.
 _FILE_ROW_BYTES = 80
-_SCRATCH_BYTES = 8  # memory of a number in the copy of a column that a fit sorts
+_SORTED_COPY_ROW_BYTES = 8  # per row: the copy of a column that a fit sorts; columns of arrays are not sorted
+_POINTER_ROW_BYTES = 8  # per row of a column of Python objects
 _UNKNOWN_SIDE = 64  # pixels of an image whose size is not requested, before it is read
 _TEXT_BYTES = 57  # size of a str object without its characters
 _CODE_BYTES = 100  # memory of each different text of a column in a file (coded_texts.py)
@@ -63,8 +64,10 @@ class Statistics:
     """The size and the columns of a table as PostgreSQL's statistics give them before the table is read.
 
     `analyzed` is true if ANALYZE or VACUUM counted the rows; otherwise `rows` is estimated from the size on disk.
-    `columns` has no entry for a column without statistics. `shapes` contains the shapes of arrays, once a first array
-    has been read. `test_rows` are the rows of the table of the test part, or None if a share of all rows tests.
+    `wires` says how COPY sends each column, and has only the columns that are read. `columns` has no entry for a
+    column without statistics. `shapes` contains the shapes of arrays, once a first array has been read. `test_rows`
+    is the number of rows of a separate test table, which `rows` includes; None if a share of the rows is used for
+    testing.
     """
 
     rows: int
@@ -75,7 +78,7 @@ class Statistics:
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     test_rows: int | None = None
 
-    def seen(self, shapes: Mapping[str, tuple[int, ...]]) -> "Statistics":
+    def with_shapes(self, shapes: Mapping[str, tuple[int, ...]]) -> "Statistics":
         """Return a copy that has these shapes of arrays, which are known after the first rows were read."""
         return replace(self, shapes=shapes)
 
@@ -99,34 +102,42 @@ class RowMemoryLimits:
 class MemoryEstimate:
     """The estimated memory for the rows of a training.
 
-    `columns_bytes` is the size of all columns. `kept_bytes` is the size of those columns that stay in memory until
-    all rows are encoded: texts and the target. Texts are Python objects, so their memory cannot be returned page by
-    page.
+    `columns_bytes` is the size of all columns as they are read, with the combined column of several targets and the
+    pixels of decoded images. `kept_bytes` is the part of it that stays in memory until all rows are encoded: the
+    targets, image files, and columns of Python objects (texts, labels and documents), whose memory cannot be released
+    page by page. `distinct_texts_bytes` is what stays in memory of texts if the rows are in a file: each different
+    text once. `encoded_bytes` is the size of the tensors, `held_out_bytes` that of the test rows as they were read,
+    and `fit_bytes` the temporary memory of fitting an encoder.
     """
 
     statistics: Statistics
     columns_bytes: int
     kept_bytes: int
-    texts_bytes: int
+    distinct_texts_bytes: int
     encoded_bytes: int
     held_out_bytes: int
     fit_bytes: int
 
     @property
     def peak_bytes(self) -> int:
-        """Return the largest estimate of memory at any time.
+        """Return the estimated peak of memory.
 
         The peak occurs while encoders are fitted, when encoding begins, or when encoding ends.
         """
-        at_start = self.columns_bytes + self.held_out_bytes
-        at_end = self.kept_bytes + self.encoded_bytes + self.held_out_bytes
+        fitting = self.columns_bytes + self.fit_bytes
+        encoding_begins = self.columns_bytes + self.held_out_bytes
+        encoding_ends = self.kept_bytes + self.encoded_bytes + self.held_out_bytes
         work = min(_WORK_BYTES, self.columns_bytes + self.encoded_bytes)
-        return max(self.columns_bytes + self.fit_bytes, at_start, at_end) + self.statistics.rows * _ROW_BYTES + work
+        return max(fitting, encoding_begins, encoding_ends) + self.statistics.rows * _ROW_BYTES + work
 
     @property
     def file_bytes(self) -> int:
         """Return the space on disk of rows that are stored in a file, with a copy of a column for fits."""
-        return self.columns_bytes + self.encoded_bytes + self.statistics.rows * (_FILE_ROW_BYTES + _SCRATCH_BYTES)
+        return (
+            self.columns_bytes
+            + self.encoded_bytes
+            + self.statistics.rows * (_FILE_ROW_BYTES + _SORTED_COPY_ROW_BYTES)
+        )
 
     def fits_memory(self, memory: RowMemoryLimits) -> bool:
         """Return whether the rows fit into memory now."""
@@ -148,12 +159,14 @@ class MemoryEstimate:
     def check(self, table: str, memory: RowMemoryLimits) -> None:
         """Raise an error if the rows fit neither into memory nor into a file.
 
-        Raises RowFileError if the disk has too little space, and for rows that may not be stored in a file
-        MemoryLimitError if they can never fit, HostMemoryError if they do not fit now.
+        Raises RowFileError if the disk has too little space, and MemoryLimitError if the texts of rows in a file
+        exceed the limit. For rows that may not be stored in a file, raises MemoryLimitError if they can never fit,
+        and HostMemoryError if they do not fit now.
         """
         if self.fits_memory(memory):
             return
-        if memory.disk_bytes is not None and self.texts_bytes <= memory.limit_bytes:
+        if memory.disk_bytes is not None:
+            self._check_texts(table, memory)
             self._check_disk(table, memory, memory.disk_bytes)
             return
         needs = f"the rows of table {table} need about {size(self.peak_bytes)} of memory"
@@ -175,6 +188,16 @@ class MemoryEstimate:
                 f"{needs}, and {size(memory.free_bytes)} are free now",
                 detail=f"{self._detail()} The limit for a trainer is {size(memory.limit_bytes)} (read_limit_bytes).",
                 hint=f"{self._hint()}, let fewer jobs run at a time (max_jobs), or give the machine more memory.",
+            )
+
+    def _check_texts(self, table: str, memory: RowMemoryLimits) -> None:
+        if self.distinct_texts_bytes > memory.limit_bytes:
+            raise MemoryLimitError(
+                f"the different texts of table {table} need about {size(self.distinct_texts_bytes)} of memory, more "
+                f"than the {size(memory.limit_bytes)} that a trainer may use for rows (read_limit_bytes)",
+                detail=f"{self._detail()} Rows that do not fit into memory are stored in a file, and their texts in "
+                "memory.",
+                hint=f"{self._hint()}, or let the administrator raise TENSILE_READ_LIMIT_BYTES.",
             )
 
     def _check_disk(self, table: str, memory: RowMemoryLimits, disk_bytes: int) -> None:
@@ -211,31 +234,35 @@ def estimate_memory(
     described: Sequence[Column],
     options: FeatureOptions,
     test_size: float,
+    features: Sequence[str] = (),
 ) -> MemoryEstimate:
-    """Estimate the memory for the columns of `statistics.wires` in a training with these columns as its target.
+    """Estimate the memory for the columns of `statistics.wires`, with `targets` as the training's target.
 
-    Key columns that are not features are read but not stored. An array column counts as zero while its shape is
-    unknown, that is, while neither statistics nor a value give the shape; it is counted after its first array has
-    arrived.
+    `described` tells the primary key. A key column that is neither a target nor one of `features` is read but not
+    stored. An array column counts as zero while its shape is unknown, that is, while neither statistics nor a value
+    give the shape; it is counted after its first array has arrived.
     """
     if statistics.test_rows is not None:
         test_size = min(1.0, statistics.test_rows / max(1, statistics.rows))
     rows, keys = statistics.rows, {column.name for column in described if column.primary_key}
-    stored_names = [name for name in statistics.wires if name not in keys or name in targets]
+    stored_names = [name for name in statistics.wires if name not in keys or name in (*targets, *features)]
     columns = {name: _column_bytes(statistics, name) for name in stored_names}
-    texts = sum(columns[name] for name in stored_names if statistics.wires[name].kind in _OBJECTS)
     width = sum(_encoded_numbers(statistics, name, options) for name in stored_names if name not in targets)
     outputs = sum(_target_numbers(statistics, name) for name in targets)
     combined_bytes = 8 * rows * len(targets) if len(targets) > 1 else 0  # target_columns.py
     images = [name for name in stored_names if statistics.wires[name].kind is ColumnKind.IMAGE]
     pixels_bytes = rows * sum(_image_bytes(options, name) for name in images)
-    encoded_images_bytes = sum(columns[name] for name in images)
+    kept_names = [
+        n for n in stored_names if n in targets or statistics.wires[n].kind in (*_OBJECTS, ColumnKind.IMAGE)
+    ]
     columns_bytes, train_rows = sum(columns.values()) + combined_bytes + pixels_bytes, round(rows * (1 - test_size))
     return MemoryEstimate(
         statistics=statistics,
         columns_bytes=columns_bytes,
-        kept_bytes=texts + encoded_images_bytes + sum(columns.get(name, 0) for name in targets) + combined_bytes,
-        texts_bytes=sum(_different_texts_bytes(statistics, n) for n in stored_names),
+        kept_bytes=sum(columns[name] for name in kept_names) + combined_bytes,
+        distinct_texts_bytes=sum(_distinct_texts_bytes(statistics, name) for name in stored_names),
+        # Features and outputs take 4 bytes each, except the first output, which takes 8 if it is the number of a
+        # class.
         encoded_bytes=rows * (4 * (width + outputs - 1) + _TARGET_BYTES) + pixels_bytes,
         held_out_bytes=round(test_size * columns_bytes),
         fit_bytes=max((_fit_bytes(statistics, name, train_rows) for name in stored_names), default=0),
@@ -243,7 +270,7 @@ def estimate_memory(
 
 
 def _target_numbers(statistics: Statistics, name: str) -> int:
-    """Return how many numbers an encoded target has of this column: those of an array, or one for each label."""
+    """Return how many numbers of an encoded target come from this column: one for each element or label."""
     if name not in statistics.wires:
         return 1
     if statistics.wires[name].kind is ColumnKind.LABELS:
@@ -253,7 +280,7 @@ def _target_numbers(statistics: Statistics, name: str) -> int:
 
 def _fit_bytes(statistics: Statistics, name: str, train_rows: int) -> int:
     """Return the memory that fitting this column's encoder needs in addition to the column."""
-    return min(train_rows * max(1, _elements(statistics, name)), FIT_BLOCK_NUMBERS) * _FIT_BYTES
+    return min(train_rows * max(1, _elements(statistics, name)), FIT_BLOCK_NUMBERS) * _FIT_BYTES_PER_NUMBER
 
 
 def _column_bytes(statistics: Statistics, name: str) -> int:
@@ -262,11 +289,14 @@ def _column_bytes(statistics: Statistics, name: str) -> int:
     mask_bytes = rows if analyzed is not None and analyzed.null_share > 0 else 0
     if wire.kind is ColumnKind.IMAGE:  # statistics count large values as pointers, and the table's size has them
         width_bytes = 0.0 if analyzed is None else analyzed.width_bytes
-        return round(max(rows * width_bytes, statistics.stored_bytes)) + 9 * rows
+        return round(max(rows * width_bytes, statistics.stored_bytes)) + (_POINTER_ROW_BYTES + 1) * rows  # and a mask
     if wire.kind in _OBJECTS:
-        width_bytes, distinct = (32.0, 0.0) if analyzed is None else (analyzed.width_bytes, analyzed.distinct)
-        texts = distinct if distinct <= _SHARED_TEXTS else rows
-        return round(8 * rows + texts * (_TEXT_BYTES + width_bytes)) + mask_bytes
+        if analyzed is None:
+            return (
+                _POINTER_ROW_BYTES * rows
+            )  # nothing is known of the texts: a lower bound, which refuses no table wrongly
+        texts = analyzed.distinct if analyzed.distinct <= _SHARED_TEXTS else rows
+        return round(_POINTER_ROW_BYTES * rows + texts * (_TEXT_BYTES + analyzed.width_bytes)) + mask_bytes
     return (
         rows * stored_bytes(wire) * (_elements(statistics, name) if wire.kind is ColumnKind.ARRAY else 1) + mask_bytes
     )
@@ -278,7 +308,7 @@ def _image_bytes(options: FeatureOptions, name: str) -> int:
     return height * width * (options.image_channels(name) or max(CHANNELS.values()))
 
 
-def _different_texts_bytes(statistics: Statistics, name: str) -> int:
+def _distinct_texts_bytes(statistics: Statistics, name: str) -> int:
     """Return the memory of the texts of a column whose rows are in a file; 0 for numbers and without statistics."""
     analyzed = statistics.columns.get(name)
     if statistics.wires[name].kind not in _OBJECTS or analyzed is None:
@@ -311,25 +341,24 @@ def _encoded_numbers(statistics: Statistics, name: str, options: FeatureOptions)
         case ColumnKind.DOCUMENT:
             paths = options.document_paths([name])
             return sum(
-                text_numbers(options, path.name, None) if path.kind is _TEXT else _TIME_NUMBERS for path in paths
+                text_numbers(options, path.name, None) if path.kind is ColumnKind.TEXT else _TIME_NUMBERS
+                for path in paths
             )
         case ColumnKind.INTEGER | ColumnKind.FLOAT | ColumnKind.BOOLEAN | ColumnKind.DURATION:
             return 1 + indicator
         case ColumnKind.ARRAY:
             return _elements(statistics, name) + indicator
-        case ColumnKind.IMAGE:  # in bytes, which are counted apart
+        case ColumnKind.IMAGE:  # images are stored as bytes, and counted by _image_bytes
             return 0
         case _:
             return _TIME_NUMBERS
 
 
-_TEXT = ColumnKind.TEXT
-
-
 def text_numbers(options: FeatureOptions, name: str, distinct: int | None, means: int = 1) -> int:
     """Return how many numbers a text column becomes.
 
-    `distinct` is the number of its texts, or None, and `means` that of the means of the target for a text.
+    `distinct` is the number of its different texts, or None if it is unknown. `means` is the number of target means
+    that encode a text.
     """
     categories = options.most_categories(name)
     match options.encoding(name):
@@ -343,5 +372,5 @@ def text_numbers(options: FeatureOptions, name: str, distinct: int | None, means
             return 1
         case feature_options.TOKENS:
             return options.token_length(name) or min(LONGEST_CHOSEN, options.longest or LONGEST_CHOSEN)
-        case _:
+        case _:  # "ordinal", or a list of texts in order: the number of the text, and an indicator
             return 2

@@ -135,6 +135,7 @@ def prepare(
             described=described,
             options=checked.options,
             test_size=test_size,
+            features=spec.features or (),
         )
         tell(estimate)
         if memory is not None:

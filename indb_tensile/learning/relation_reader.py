@@ -224,7 +224,7 @@ def _copy_rows(
     def sink(columns: dict[str, ColumnData], rows: int) -> None:
         shapes = {name: data.shape for name, data in columns.items() if data.shape} if not store.rows else {}
         if shapes:
-            place(statistics.seen(shapes))
+            place(statistics.with_shapes(shapes))
         store.add(columns, rows)
 
     def place(known: Statistics) -> None:

@@ -13,17 +13,18 @@ from indb_tensile.learning.row_storage import MEMORY, RowStorage
 
 Values = npt.NDArray[np.float64]
 
-_QUANTILES = 256  # references of the distribution; more would follow the noise of the training rows
-_TAIL = 1e-3  # a value beyond all references has the score of this share of a normal distribution: +-3.09
+_QUANTILES = 256  # quantiles stored for a column; more would follow the noise of the training rows
+_TAIL = 1e-3  # a value beyond all stored quantiles has the normal score of this share: -3.09 or 3.09
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scaling:
     """A monotone function of one column. NaN stays NaN.
 
-    `log` is sign(x) log(1 + |x|). `power` is the function of Yeo and Johnson (2000) with the exponent `power`.
-    `quantile` gives each value the normal score of its rank among the training rows; `references` are their
-    quantiles.
+    Function "log" is sign(x) log(1 + |x|). "power" is the transformation of Yeo and Johnson (2000); its exponent is
+    the field `power`, and 1.0 leaves values as they are. "quantile" gives each value the normal score of its rank
+    among the training rows, interpolated between `references`, which are quantiles of these rows; without any, all
+    scores are 0.
     """
 
     function: str
@@ -31,14 +32,16 @@ class Scaling:
     references: tuple[float, ...] = ()
 
     def apply(self, values: Values) -> Values:
-        """Return the function of each value."""
+        """Apply the function to each value."""
         match self.function:
             case "log":
                 return np.asarray(np.sign(values) * np.log1p(np.abs(values)))
             case "power":
                 return self._yeo_johnson(values)
-            case _:
+            case "quantile":
                 return self._normal_scores(values)
+            case _:
+                raise ValueError(f"there is no scaling {self.function}")
 
     @cached_property
     def _tables(self) -> tuple[Values, Values]:
@@ -48,20 +51,21 @@ class Scaling:
 
     def _yeo_johnson(self, values: Values) -> Values:
         with np.errstate(over="ignore", invalid="ignore"):
-            rising = _box_cox(np.maximum(values, 0.0) + 1.0, self.power)
-            falling = _box_cox(1.0 - np.minimum(values, 0.0), 2.0 - self.power)
-            powers = np.where(values >= 0, rising, -falling)
-        # A power of a large finite value may overflow. The value is known, so it must not become a missing one.
+            of_positive = _box_cox(np.maximum(values, 0.0) + 1.0, self.power)
+            of_negative = _box_cox(1.0 - np.minimum(values, 0.0), 2.0 - self.power)
+            powers = np.where(values >= 0, of_positive, -of_negative)
+        # A power of a large finite value may overflow to infinity, which later steps would take for a missing value.
         return np.where(np.isnan(values), np.nan, np.clip(powers, -_LARGEST_POWER, _LARGEST_POWER))
 
     def _normal_scores(self, values: Values) -> Values:
         references, scores = self._tables
         if not len(references):
             return np.where(np.isnan(values), np.nan, 0.0)
-        # The mean of both directions gives equal references, a frequent value, the middle of their scores.
-        rising = np.interp(values, references, scores)
-        falling = -np.interp(-values, -references[::-1], -scores[::-1])
-        return np.asarray((rising + falling) / 2.0)
+        # A frequent value is several equal references. Interpolation from below gives it the score of the last of
+        # them, interpolation from above that of the first, and the mean lies in the middle.
+        from_below = np.interp(values, references, scores)
+        from_above = -np.interp(-values, -references[::-1], -scores[::-1])
+        return np.asarray((from_below + from_above) / 2.0)
 
 
 def _box_cox(positive: Values, power: float) -> Values:
@@ -74,10 +78,12 @@ _LARGEST_POWER = 1e100  # largest result of a power: its square does not overflo
 
 
 def fit_scaling(function: str, blocks: Blocks, storage: RowStorage = MEMORY) -> Scaling:
-    """Fit a function to the training rows of a column, NaN where missing.
+    """Fit the named function to a column's training values, which are NaN where they are missing.
 
-    Quantiles are those of all rows, of which `storage` gets a copy. The exponent of a power is fitted to evenly
-    spaced rows, at most `FIT_BLOCK_NUMBERS` of them, because the fit needs several copies in memory.
+    A fit stores a copy of the finite values in `storage`, because the column may not fit into memory. Quantiles are
+    those of all values. The exponent of "power" is fitted to every k-th value in the order of the rows, at most
+    `FIT_BLOCK_NUMBERS` of them, because that fit needs several copies in memory. A column that cannot be fitted,
+    because it has no values or only equal ones, gets exponent 1 or no quantiles.
     """
     if function == "quantile":
         with finite_values(blocks, storage) as known:

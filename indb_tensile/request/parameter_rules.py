@@ -1,14 +1,25 @@
 """Checks named parameters against a table of rules.
 
-A rule is a dictionary. Its `type` is integer, number, boolean, text, choice, integers, numbers, texts, layers,
-weights (a word of `values`, or numbers by name) or object (whose own parameters have the `rules`). `minimum` and
-`maximum` are inclusive, `above` and `below` are exclusive, and `length` limits the length of a list. A parameter
-without `default` is required. If the default is None, a worker computes the value.
+A rule is a dictionary with these keys:
+
+- `type`: integer, number, boolean, text, choice (a word of `values`), integers, numbers, texts (lists), layers (a
+  list of JSON objects, one for each layer), weights (a word of `values`, or an object with a number for each class),
+  or object (a JSON object with parameters of its own).
+- `default`: the value of a parameter that is not given. Without it the parameter is required. None means that a
+  worker computes the value.
+- `values`: the words that a choice or weights accept.
+- `minimum` and `maximum` (inclusive), `above` and `below` (exclusive): limits of a number, of each item of a list,
+  and of each number of weights. Rules of the type weights must have `minimum` and
+  `maximum`.
+- `length`: the shortest and the longest length of a list.
+- `rules`: the rules of an object's own parameters.
+
+The module imports nothing outside `errors` and `request`, because it also runs in the PostgreSQL server (sql_api/).
 """
 
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from ..errors import RequestError
@@ -19,48 +30,49 @@ Json = dict[str, Any]
 Rule = dict[str, Any]
 
 
-def check_parameters(subject: str, arguments: Any, known: Mapping[str, Rule]) -> Json:
-    """Return the arguments without nulls.
+def check_parameters(subject: str, arguments: Any, rules: Mapping[str, Rule]) -> Json:
+    """Check the arguments against the rules, and return them without nulls.
 
     Raises RequestError for an unknown or missing name, a wrong type and a value out of range.
     """
-    check_names(subject, check_object(subject, arguments, known), known)
+    check_names(subject, check_object(subject, arguments, rules), rules)
     for name, value in arguments.items():
-        if value is not None and not fits(value, known[name]):
-            near = did_you_mean(value, known[name]["values"]) if known[name]["type"] == "choice" else ""
-            hint = f'{near}"{name}" must be {wanted(known[name])}.'
+        if value is not None and not fits(value, rules[name]):
+            near = did_you_mean(value, rules[name]["values"]) if rules[name]["type"] == "choice" else ""
+            hint = f'{near}"{name}" must be {describe_rule(rules[name])}.'
             raise RequestError(f'{subject}: "{name}" is {shown(value)}', hint=hint)
-    for name, rule in known.items():
+    for name, rule in rules.items():
         if "default" not in rule and arguments.get(name) is None:
-            raise RequestError(f'{subject}: parameter "{name}" is missing', hint=f"Give {wanted(rule)}.")
+            raise RequestError(f'{subject}: parameter "{name}" is missing', hint=f"Give {describe_rule(rule)}.")
     return {name: value for name, value in arguments.items() if value is not None}
 
 
-def fill_defaults(arguments: Mapping[str, Any], known: Mapping[str, Rule]) -> Json:
-    """Return every known parameter with its argument or its default. The arguments must have been checked.
+def fill_defaults(arguments: Mapping[str, Any], rules: Mapping[str, Rule]) -> Json:
+    """Return every parameter of the rules with its argument or its default. The arguments must have been checked.
 
-    Numbers become floats and lists become tuples.
+    A number becomes a float, a list becomes a tuple, and the items of a list of numbers become floats. Weights and
+    objects stay as they are.
     """
-    values = {name: arguments.get(name) for name in known}
+    values = {name: arguments.get(name) for name in rules}
     return {
         name: _converted(rule["default"] if values[name] is None else values[name], rule["type"])
-        for name, rule in known.items()
+        for name, rule in rules.items()
     }
 
 
-def check_object(subject: str, value: Any, known: Any) -> Json:
-    """Return the value. Raises RequestError for a value that is not a JSON object."""
+def check_object(subject: str, value: Any, names: Iterable[str]) -> Json:
+    """Return the value. Raises RequestError, which lists these names, for a value that is not a JSON object."""
     if not isinstance(value, dict):
-        hint = f"Known parameters of such an object: {', '.join(known)}."
+        hint = f"Known parameters of such an object: {', '.join(names)}."
         raise RequestError(f"{subject} must be a JSON object, not {shown(value)}", hint=hint)
     return value
 
 
-def check_names(subject: str, arguments: Json, known: Any) -> None:
-    """Raise RequestError for a name that is not known."""
+def check_names(subject: str, arguments: Json, names: Collection[str]) -> None:
+    """Raise RequestError for an argument whose name is not one of these."""
     for name in arguments:
-        if name not in known:
-            hint = f"{did_you_mean(name, known)}Known parameters: {', '.join(known) or 'none'}."
+        if name not in names:
+            hint = f"{did_you_mean(name, names)}Known parameters: {', '.join(names) or 'none'}."
             raise RequestError(f"{subject}: unknown parameter {shown(name)}", hint=hint)
 
 
@@ -70,36 +82,37 @@ def fits(value: Any, rule: Rule) -> bool:
     if kind == "choice":
         return isinstance(value, str) and value in rule["values"]
     if kind == "object":
-        return isinstance(value, dict)  # the owner of the rule checks its parameters
+        return isinstance(value, dict)  # the caller checks the object's own parameters
     if kind == "layers":
         return isinstance(value, list | tuple) and all(isinstance(item, dict) for item in value)
     if kind == "weights":
         number = rule | {"type": "number"}
         return (isinstance(value, str) and value in rule["values"]) or (
-            isinstance(value, dict) and bool(value) and all(fits(own, number) for own in value.values())
+            isinstance(value, dict) and bool(value) and all(fits(weight, number) for weight in value.values())
         )
     if kind in ("integers", "numbers", "texts"):
         shortest, longest = rule.get("length", (0, math.inf))
-        single = rule | {"type": kind[:-1]}
+        single = rule | {"type": kind[:-1]}  # "integers" holds items of type "integer"
         return (
             isinstance(value, list | tuple)
             and shortest <= len(value) <= longest
             and all(fits(item, single) for item in value)
         )
+    # A bool of Python is also an int, and must not pass as a number.
     if isinstance(value, bool) or kind in ("boolean", "text"):
         return isinstance(value, {"boolean": bool, "text": str}.get(kind, ()))
     if not isinstance(value, int if kind == "integer" else (int, float)) or not abs(value) <= sys.float_info.max:
-        return False  # also refuses integers beyond double precision, which JSON allows
+        return False  # also refuses NaN, and integers beyond the range of a double, which JSON allows
     least, most = rule.get("minimum", -math.inf), rule.get("maximum", math.inf)
     return bool(least <= value <= most and rule.get("above", -math.inf) < value < rule.get("below", math.inf))
 
 
-def wanted(rule: Rule) -> str:
+def describe_rule(rule: Rule) -> str:
     """Describe in words which values a parameter accepts."""
     if rule["type"] == "choice":
         return "one of " + ", ".join(rule["values"])
     if rule["type"] == "object":
-        return f"an object of {', '.join(rule['rules'])}"
+        return f"an object with the parameters {', '.join(rule['rules'])}"
     if rule["type"] == "weights":
         numbers = f"a number at least {rule['minimum']} and at most {rule['maximum']}"
         return f"{' or '.join(rule['values'])}, or an object with {numbers} by class"
@@ -113,7 +126,7 @@ def wanted(rule: Rule) -> str:
         if shortest == longest
         else f" of length {shortest} to {longest}"
     )
-    each = ", each " if count else " "
+    each = f"{',' if count else ''} each " if rule["type"] in ("integers", "numbers", "texts") else " "
     return f"{_NOUNS[rule['type']]}{count}" + (each + " and ".join(limits) if limits else "")
 
 
@@ -122,6 +135,8 @@ def _converted(value: Any, kind: str) -> Any:
         return None
     if kind == "number":
         return float(value)
+    if kind == "numbers":
+        return tuple(float(item) for item in value)
     return tuple(value) if isinstance(value, list) else value
 
 

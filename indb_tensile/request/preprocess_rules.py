@@ -14,7 +14,7 @@ from typing import Any
 from ..errors import MissingColumnError, RequestError
 from .abbreviation import shown
 from .near_names import did_you_mean
-from .parameter_rules import Json, Rule, check_names, check_object, fits, wanted
+from .parameter_rules import Json, Rule, check_names, check_object, describe_rule, fits
 
 # The kind of the column that a path becomes, by the word that a request uses.
 PATH_KINDS = {"number": "float", "boolean": "boolean", "text": "text", "time": "time", "labels": "labels"}
@@ -147,7 +147,7 @@ def _check_value(option: str, of_column: str, value: Any) -> None:
         case "paths":
             valid, allowed = bool(of_column) and _is_paths(value), _PATHS_ALLOWED
         case _:
-            valid, allowed = fits(value, rule), wanted(rule)
+            valid, allowed = fits(value, rule), describe_rule(rule)
     if not valid:
         example = f'{{"{option}": {{"price": {_EXAMPLES[option]}}}}}'
         message = f'preprocess: "{option}"{of_column} is {shown(value)}'

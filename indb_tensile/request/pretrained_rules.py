@@ -11,7 +11,7 @@ from typing import Any
 
 from ..errors import RequestError
 from .abbreviation import shown
-from .parameter_rules import Json, Rule, check_parameters, fill_defaults, fits, wanted
+from .parameter_rules import Json, Rule, check_parameters, describe_rule, fill_defaults, fits
 
 TRAINED_PARTS = ("head", "lora", "all")
 POOLINGS = ("mean", "first", "last")
@@ -212,9 +212,9 @@ def read_config(config: Any) -> tuple[str, Json]:
     for name, rule in known.items():
         value = config.get(name)
         if value is None and "default" not in rule:
-            raise RequestError(f'config.json: "{name}" is missing', hint=f"Give {wanted(rule)}.")
+            raise RequestError(f'config.json: "{name}" is missing', hint=f"Give {describe_rule(rule)}.")
         if value is not None and not fits(value, rule):
-            raise RequestError(f'config.json: "{name}" is {shown(value)}', hint=f"It must be {wanted(rule)}.")
+            raise RequestError(f'config.json: "{name}" is {shown(value)}', hint=f"It must be {describe_rule(rule)}.")
     values = fill_defaults(config, known)
     _check_sizes(family, values)
     return family, values

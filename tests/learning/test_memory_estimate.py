@@ -74,6 +74,43 @@ def test_texts_take_a_number_for_each_category_and_share_their_characters() -> N
     assert many.encoded_bytes == 1_000_000 * (4 * (32 + 2) + 8)
 
 
+def test_a_column_of_texts_without_statistics_counts_only_its_pointers() -> None:
+    assert estimate_of({"t": TEXT, "y": FLOAT}).columns_bytes == 16_000_000
+
+
+def test_a_target_of_texts_is_kept_once_until_all_rows_are_encoded() -> None:
+    estimate = estimate_of({"a": FLOAT, "y": TEXT}, columns={"y": statistics(width_bytes=5, distinct=3)})
+    assert (estimate.kept_bytes, estimate.columns_bytes) == (8_000_186, 16_000_186)
+
+
+@pytest.mark.parametrize(("features", "columns_bytes"), [((), 8_000_000), (("id",), 16_000_000)])
+def test_a_key_column_is_stored_if_it_is_a_feature(features: tuple[str, ...], columns_bytes: int) -> None:
+    wires = {"id": FLOAT, "y": FLOAT}
+    estimate = estimate_memory(
+        Statistics(rows=1_000_000, analyzed=True, stored_bytes=0, columns={}, wires=wires),
+        targets=("y",),
+        described=[Column(name="id", type="", wire=FLOAT, primary_key=True), Column(name="y", type="", wire=FLOAT)],
+        options=FeatureOptions.parse({}),
+        test_size=0.15,
+        features=features,
+    )
+    assert estimate.columns_bytes == columns_bytes
+
+
+def test_texts_that_exceed_the_limit_are_refused_although_the_rows_may_be_stored_in_a_file() -> None:
+    columns = {"t": statistics(width_bytes=100, distinct=1_000_000)}
+    estimate = estimate_of({"t": TEXT, "y": FLOAT}, columns=columns)
+    memory = RowMemoryLimits(limit_bytes=200 * MIB, host_bytes=1 << 40, free_bytes=1 << 40, disk_bytes=1 << 40)
+    with pytest.raises(MemoryLimitError) as caught:
+        estimate.check("public.t", memory)
+    assert caught.value.message == (
+        "the different texts of table public.t need about 245.1 MB of memory, more than the 200.0 MB that a trainer "
+        "may use for rows (read_limit_bytes)"
+    )
+    few = estimate_of({"t": TEXT, "y": FLOAT}, columns={"t": statistics(width_bytes=100, distinct=10)})
+    few.check("public.t", memory)
+
+
 def test_arrays_are_estimated_by_statistics_and_then_by_the_first_array() -> None:
     wires = {"a": REALS, "y": FLOAT}
     assert estimate_of(wires).encoded_bytes == 8_000_000, "the shape is not known yet"

@@ -54,12 +54,16 @@ def test_every_parameter_left_out_has_its_default_and_numbers_are_floats() -> No
         "share": {"type": "number", "default": None},
         "rate": {"type": "number", "default": 1},
         "sizes": {"type": "integers", "default": [1, 2]},
+        "shares": {"type": "numbers", "default": [0, 1]},
         "units": {"type": "integer"},
     }
     assert fill_defaults({"units": 3, "share": 1, "rate": None}, known) == {
         "share": 1.0,
         "rate": 1.0,
         "sizes": (1, 2),
+        "shares": (0.0, 1.0),
         "units": 3,
     }
+    betas = fill_defaults({"betas": [0, 0.5]}, HYPERPARAMS)["betas"]
+    assert [type(beta) for beta in betas] == [float, float]
     assert fill_defaults({}, HYPERPARAMS).keys() == HYPERPARAMS.keys()

@@ -1,8 +1,13 @@
 """Traces a module and its loss into one functional graph. Only this file calls torch's private tracing.
 
 `aot_export_joint_with_descriptors` returns forward, loss and backward as one graph of ATen calls without in-place
-updates, and describes each input and output. The graph's results equal eager's bit for bit, BatchNorm and dropout
-included, on torch 2.11 to 2.13.
+updates, and describes each input and output. It runs the module on fake tensors (fakes), which have shapes and types
+but no memory. By default it replaces some operators by Python decompositions, whose results differ in the last bits;
+the context managers below keep eager's operators instead. So the graph's results equal eager's bit for bit, BatchNorm
+and dropout included, on torch 2.11 to 2.15.
+
+The functions registered with `register_op_impl` replace torch's own fakes of some operators, for the whole process:
+they describe the same results more exactly.
 """
 
 import copy
@@ -41,17 +46,16 @@ Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 _aten = torch.ops.aten
 _RECURRENCES = (_aten.lstm.input, _aten.gru.input, _aten.rnn_tanh.input, _aten.rnn_relu.input)
 _CTC_LOSS = _aten._ctc_loss  # noqa: SLF001 - the name of operators
-_RESIZED = ("linear1d", "bilinear2d", "bicubic2d", "trilinear3d", *(f"nearest{n}d" for n in (1, 2, 3)))
-_RESIZED_EXACTLY = tuple(
-    f"_upsample_{name}" for name in (*(f"nearest_exact{n}d" for n in (1, 2, 3)), "bilinear2d_aa")
-)
-_COMPOSED = (
-    *(f"upsample_{name}" for name in _RESIZED),
-    *_RESIZED_EXACTLY,
-    *("_upsample_bicubic2d_aa", "hardshrink", "softshrink", "multi_margin_loss", "multilabel_margin_loss_forward"),
+# Operators that torch's tracing would decompose, and that `_eager_kernels` keeps whole.
+_DECOMPOSED_BY_TORCH = (
+    *(f"upsample_{name}" for name in ("linear1d", "bilinear2d", "bicubic2d", "trilinear3d")),
+    *(f"upsample_nearest{dimensions}d" for dimensions in (1, 2, 3)),
+    *(f"_upsample_nearest_exact{dimensions}d" for dimensions in (1, 2, 3)),
+    *("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"),
+    *("hardshrink", "softshrink", "multi_margin_loss", "multilabel_margin_loss_forward"),
 )
 
-# Alternatives to operators whose results have other sizes for other values.
+# Hints: what to use in place of operators whose output size depends on values.
 _ALTERNATIVES = {
     _CTC_LOSS.Tensor: "Give ctc_loss its input_lengths and target_lengths as tuples of numbers, as (50,) * len(y).",
     _aten.linalg_lstsq.default: "Use torch.linalg.pinv(a) @ b.",
@@ -63,9 +67,11 @@ class TracedStep:
     """Forward, loss and backward as one graph, and the meaning of its nodes. Names are the module's.
 
     `state` maps placeholders to names of parameters and buffers, `inputs` maps placeholders to positions in the
-    batch. `tangents` are the placeholders of the loss's gradient. `gradients` lists the summands of each parameter's
-    gradient, by the name under which the parameter is used. `updates` maps a node to buffers, each with the node of
-    the value that the buffer may take after it.
+    batch. `tangents` are the placeholders of the loss's gradient. `outputs` is the module's output if the step does
+    not train, otherwise None; a step that does not train has no backward pass and no gradients. `gradients` has an
+    entry for each name under which a parameter is used: the gradient of a shared parameter is the sum of its entries.
+    `updates` lists, for a node, the buffers and parameters that may be overwritten once it has run, each with the
+    node that computes the new value.
     """
 
     graph_module: fx.GraphModule
@@ -89,26 +95,28 @@ class _WithLoss(nn.Module):
     A tuple hides the loss from the module, so that the loss's tensors are constants and not state.
     """
 
-    def __init__(self, module: nn.Module, loss: Loss, autocast: torch.dtype | None, *, outputs: bool) -> None:
+    def __init__(self, module: nn.Module, loss: Loss, autocast: torch.dtype | None, *, returns_output: bool) -> None:
         super().__init__()
         self.module = module
         self._loss = (loss,)
         self._autocast = autocast
-        self._outputs = outputs
+        self._returns_output = returns_output
 
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> Any:
         with torch.autocast(x.device.type, dtype=self._autocast, enabled=self._autocast is not None), WrittenViews():
+            # WrittenViews traces in-place writes through expanded views exactly, and refuses those that repeat
+            # elements.
             with _reporting_errors("the model", x):
                 predicted = self.module(x)
             with _reporting_errors("the loss", x):
                 loss = self._loss[0](predicted, y)
         _require_real_loss(loss)
-        return (loss, predicted) if self._outputs else (loss,)
+        return (loss, predicted) if self._returns_output else (loss,)
 
 
 @contextmanager
 def _reporting_errors(subject: str, x: torch.Tensor) -> Iterator[None]:
-    """Raise RequestError for errors of the user's own code while it runs on fakes."""
+    """Raise RequestError for errors of the user's own code while tracing runs it on fakes."""
     try:
         yield
     except (DataDependentOutputException, DynamicOutputShapeException):
@@ -124,6 +132,7 @@ def _reporting_errors(subject: str, x: torch.Tensor) -> Iterator[None]:
 
 
 def _require_real_loss(loss: Any) -> None:
+    """Raise RequestError unless the loss is a real tensor. replay.py checks that it has one element."""
     hint = "It must be one real number, as a tensor: reduce the loss."
     if not isinstance(loss, torch.Tensor):
         raise RequestError(f"the loss is not a tensor but of type {type(loss).__name__}", hint=hint)
@@ -143,13 +152,16 @@ def trace(
 ) -> TracedStep:
     """Trace `module` and `loss` on fakes: `state` are the parameters and buffers by name, `batch` is input and label.
 
-    With `autocast`, operators that tolerate that type run in it. The module does not change. Raises RequestError for
-    a module whose computation depends on values, that fails, or that makes sparse gradients.
+    With `autocast`, operators that autocast allows run in that type. The module does not change. Raises RequestError
+    for a module that fails, that makes sparse gradients, or whose computation depends on values.
     """
     if train:
         _require_dense_gradients(module)
-    wrapped = _WithLoss(_fake_copy(module, state).train(train), loss, autocast, outputs=not train)
-    mode.cache_enabled = True  # for speed; shared storages are determined later, when the calls are recorded
+    wrapped = _WithLoss(_fake_copy(module, state).train(train), loss, autocast, returns_output=not train)
+    # The cache makes tracing faster. A cached view still shares the storage of its input, so `_mutations` finds all
+    # readers of a buffer. Only two results of one kernel in one new storage get separate storages from the cache: the
+    # recorder finds out which results share memory by running the calls again without the cache.
+    mode.cache_enabled = True
     try:
         with (
             ExitStack() as stack,
@@ -183,10 +195,10 @@ def trace(
 
 
 def trace_alone(module: nn.Module, loss: Loss, batch: tuple[Any, Any]) -> fx.GraphModule:
-    """Return forward, loss and backward as torch traces them, before they are recorded.
+    """Return the graph of forward, loss and backward alone, without a step graph or plans (capture.py).
 
-    Other ways to divide a step can start from this graph. Nodes that run a kernel have the names of the recorded
-    values.
+    Benchmarks use it: rivals such as min-cut partitioning divide this graph into forward and backward pass
+    themselves. Nodes that run a kernel have the same names as the values in the step graph.
     """
     mode = fake_mode()
     state = {v.name: fake for s in layout(module, None) for v, fake in fakes_of(mode, s)}
@@ -219,7 +231,10 @@ def fake_like(mode: FakeTensorMode, example: torch.Tensor) -> torch.Tensor:
 
 @contextmanager
 def _plain_attention() -> Iterator[None]:
-    """Disable the fused encoder layer of evaluation mode, one opaque call whose bits differ from training's."""
+    """Disable the fused encoder layer of evaluation mode.
+
+    It is one operator, whose results differ in the last bits from those of the layers in training mode.
+    """
     was_enabled = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
@@ -230,11 +245,11 @@ def _plain_attention() -> Iterator[None]:
 
 @contextmanager
 def _torch_recurrences(module: nn.Module) -> Iterator[None]:
-    """Trace recurrent layers as torch's own compositions, and GRU as the one in recurrence.py.
+    """Trace recurrent layers as the C++ compositions that eager runs, and GRU as the one in recurrence.py.
 
-    Otherwise tracing would use torch's Python versions, whose dropout between layers draws other random numbers. On a
-    GPU it would use cuDNN's kernels, which need a layer's weights in contiguous memory: a plan moves each weight
-    separately, and a fake has no address.
+    Otherwise tracing would use torch's Python decompositions, whose dropout between layers draws other random
+    numbers. On a GPU it would use cuDNN's kernels, which need a layer's weights in contiguous memory. A memory plan
+    swaps each weight separately, and a fake has no address, so the weights are not contiguous.
     """
     saved_kernels = [(op, dict(op.py_kernels)) for op in _RECURRENCES]
     cudnn = torch.backends.cudnn.enabled
@@ -255,14 +270,19 @@ def _torch_recurrences(module: nn.Module) -> Iterator[None]:
 
 
 def _refuse_check(_info: torch.Tensor, function: str, *, is_matrix: bool) -> None:
-    """Refuse aten::_linalg_check_errors, which tracing keeps in some versions of torch and drops in others (2.11)."""
+    """Refuse aten::_linalg_check_errors, so that a model is refused in every version of torch.
+
+    Some versions trace the check, which reads values on the host, and others (2.11) drop it: then an error that eager
+    would raise is lost.
+    """
     raise RequestError(
         f"the model checks values while it computes, in torch.{function}",
         hint="Use the operators without checks, torch.linalg.inv_ex, solve_ex or cholesky_ex.",
     )
 
 
-_COMPOSED_HERE: dict[Any, tuple[DispatchKey, Callable[..., Any]]] = {
+# Operators that tracing replaces by a composition of ours, or refuses.
+_REPLACEMENTS: dict[Any, tuple[DispatchKey, Callable[..., Any]]] = {
     _aten.prod.default: (DispatchKey.Autograd, product),
     _aten.prod.dim_int: (DispatchKey.Autograd, product_along),
     _aten._linalg_check_errors.default: (DispatchKey.Autograd, _refuse_check),  # noqa: SLF001 - the operator's name
@@ -272,10 +292,10 @@ _COMPOSED_HERE: dict[Any, tuple[DispatchKey, Callable[..., Any]]] = {
 
 @contextmanager
 def _replaced_operators() -> Iterator[None]:
-    """Use the operators of products.py and ctc_loss.py, where tracing would change bits or fail."""
-    saved_kernels = {op: dict(op.py_kernels) for op in _COMPOSED_HERE}
+    """Use the operators of products.py and ctc_loss.py, where tracing would change bits or fail. Refuse checks."""
+    saved_kernels = {op: dict(op.py_kernels) for op in _REPLACEMENTS}
     try:
-        for op, (key, composition) in _COMPOSED_HERE.items():
+        for op, (key, composition) in _REPLACEMENTS.items():
             op.py_kernels[key] = composition
             op._dispatch_cache.clear()  # noqa: SLF001 - it caches the kernel just replaced
         yield
@@ -290,9 +310,9 @@ def _replaced_operators() -> Iterator[None]:
 def _eager_kernels() -> Iterator[None]:
     """Trace the resizing of images, and similar operators, as the kernels that eager calls.
 
-    Otherwise tracing would use compositions in Python, which take a dozen steps and give other bits.
+    Otherwise tracing would use decompositions in Python, which take a dozen steps and give other bits.
     """
-    packets = [getattr(_aten, name) for name in _COMPOSED if hasattr(_aten, name)]
+    packets = [getattr(_aten, name) for name in _DECOMPOSED_BY_TORCH if hasattr(_aten, name)]
     operators = [getattr(packet, overload) for packet in packets for overload in packet.overloads()]
     saved_kernels = [(op, dict(op.py_kernels)) for op in operators]
     try:
@@ -313,8 +333,9 @@ def _fake_lstm_gradients(_mode: FakeTensorMode, _operator: Any, *args: Any) -> t
 
     Up to torch 2.12 the fakes have the inputs' type, and tracing would leave out the casts that eager makes.
     """
+    # Arguments 0 to 3 are the input, the weights of input and state, and the bias; 5 and 6 are hidden and cell state.
     gradients = [argument.new_empty(argument.shape, dtype=torch.float32) for argument in (*args[:4], *args[5:7])]
-    return (*gradients[:4], gradients[3], *gradients[4:])  # both biases have one gradient
+    return (*gradients[:4], gradients[3], *gradients[4:])  # the gradient of the one bias is also that of the other
 
 
 @register_op_impl(_CTC_LOSS.default)
@@ -332,9 +353,10 @@ def _fake_ctc_loss_results(
 @register_op_impl(_aten.index_fill.int_Scalar)
 @register_op_impl(_aten.index_fill.int_Tensor)
 def _filled_clone(_mode: FakeTensorMode, _operator: Any, x: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
-    """Return the fake of an index fill that functionalization has made from one in place.
+    """Return the fake of an index fill: a clone, which has the strides of `x`.
 
-    Such a fill changes a clone. Torch's own fake has another memory order.
+    The kernel fills a clone, whether the model called it or functionalization made it from a fill in place. Torch's
+    own fake has other strides.
     """
     return x.clone()
 
@@ -350,7 +372,11 @@ def _fake_copy(module: nn.Module, fakes: dict[str, torch.Tensor]) -> nn.Module:
 
 
 def _read_graph(graph_module: fx.GraphModule) -> TracedStep:
-    """Identify each input and output of the graph. Raise GraphError for a kind that no supported version makes."""
+    """Identify each input and output of the graph.
+
+    Raises RequestError for a model with side effects, and GraphError for a kind of input that no supported version of
+    torch makes.
+    """
     nodes = list(graph_module.graph.nodes)
     state: dict[fx.Node, str] = {}
     inputs: dict[fx.Node, int] = {}
@@ -370,7 +396,7 @@ def _read_graph(graph_module: fx.GraphModule) -> TracedStep:
                 )
             case other:
                 raise GraphError(f"the traced step has an input of an unknown kind: {other}")
-    returned = _outputs(nodes[-1])
+    returned = _described_outputs(nodes[-1])
     plain = {desc.idx: node for desc, node in returned if isinstance(desc, PlainAOTOutput)}
     loss = plain.get(0)
     if loss is None:
@@ -397,23 +423,27 @@ def _own_name(target: str) -> str:
     return target.removeprefix("module.")
 
 
-def _outputs(node: fx.Node) -> list[tuple[Any, fx.Node | None]]:
+def _described_outputs(node: fx.Node) -> list[tuple[Any, fx.Node | None]]:
+    """Return each output of the graph with its descriptor."""
     values: Any = node.args[0]
     return list(zip(node.meta["desc"], values, strict=True))
 
 
 def _mutations(nodes: list[fx.Node]) -> dict[fx.Node, list[tuple[str, fx.Node]]]:
-    """Return the node after which each buffer may take its new value: it exists and the old is not read again."""
+    """Return, by node, the buffers and parameters that may be overwritten after it, and the nodes of the new values.
+
+    After that node the new value has been computed, and the old one is not read again.
+    """
     position = {node: k for k, node in enumerate(nodes)}
-    placed = {n.meta["desc"]: n for n in nodes if n.op == "placeholder"}
+    placeholder_of = {n.meta["desc"]: n for n in nodes if n.op == "placeholder"}
     output = nodes[-1]
     aliases = _aliases(nodes)
     after: dict[fx.Node, list[tuple[str, fx.Node]]] = {}
-    for desc, value in _outputs(output):
+    for desc, value in _described_outputs(output):
         mutated = desc.mutated_input if isinstance(desc, InputMutationAOTOutput) else None
         if not isinstance(mutated, BufferAOTInput | ParamAOTInput) or value is None:
             continue  # the batch is uploaded again, so changes to it do not outlive the step
-        readers = _readers(aliases, placed[mutated]) - {output}
+        readers = _readers(aliases, placeholder_of[mutated]) - {output}
         last = max([value, *readers], key=position.__getitem__)
         after.setdefault(last, []).append((_own_name(mutated.target), value))
     return after
@@ -437,7 +467,7 @@ def _require_dense_gradients(module: nn.Module) -> None:
 
 
 def _aliases(nodes: list[fx.Node]) -> dict[int, list[fx.Node]]:
-    """Return the nodes whose values are in each storage."""
+    """Return the nodes whose values are in each storage. Raises RequestError for a sparse value."""
     nodes_of: dict[int, list[fx.Node]] = {}
     for node in nodes:
         value = node.meta.get("val")

@@ -1,7 +1,8 @@
 """Clocks for operators that run on a GPU asynchronously to the host.
 
-A reading is an event in the computing stream and costs about half a microsecond. Its time is known once the device
-has passed the event. Only sampled iterations are timed.
+A clock records a moment as an event in the computing stream, which costs about half a microsecond. The time of the
+moment is known once the device has passed the event. The executor therefore times only some iterations, the sampled
+ones.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,8 +11,10 @@ from typing import Any, Protocol
 import torch
 
 _CALLS = 16  # queued at a time, well below the number that blocks the host (about 1,000 for a stream)
-_BATCHES = 5  # the fastest counts: in others another process's time slice may have interrupted the device
-_LAUNCH_CYCLES = 40_000  # cycles of the device's clock: 20 us at 2 GHz, longer than the host takes to queue a call
+_BATCHES = 5  # the fastest is used: another process's time slice may have interrupted the device during others
+# Cycles of the device's clock for which the device is kept busy per queued call: 20 us at 2 GHz, which is longer than
+# the host takes to queue a call of one kernel.
+_STALL_CYCLES_PER_CALL = 40_000
 
 
 class EventClock:
@@ -31,7 +34,10 @@ class EventClock:
         return self._marked - 1
 
     def read(self, moments: Sequence[int]) -> list[int]:
-        """Wait for the last moment, and return each moment's nanoseconds after the first. Forget all moments."""
+        """Return the nanoseconds of each of these moments after the first of them, and forget all moments.
+
+        `moments` are in the order in which they were recorded. Waits until the device has passed the last.
+        """
         events = [self._events[number] for number in moments]
         events[-1].synchronize()
         self._marked = 0
@@ -82,19 +88,20 @@ class StreamQueue:
 class QueueTimer:
     """Times calls as the device runs them back to back, without the host's time for launching them.
 
-    The device is kept busy while the calls are queued, so all calls are queued when the first one starts. The time
-    between the events before and after the calls is then the kernels' own.
+    The device is kept busy while the calls are queued. If the host takes less than 20 us to queue a call, all calls
+    are queued when the first one starts, and the time between the moments before and after the calls is the kernels'
+    own.
     """
 
     def __init__(self, queue: DeviceQueue) -> None:
         self._queue = queue
 
     def time_ns(self, run: Callable[[], object]) -> int:
-        """Return the nanoseconds of one call. The call's result is discarded."""
+        """Return the mean nanoseconds of a call in the fastest of several batches. Discards the calls' results."""
         return min(self._batch_ns(run) for _ in range(_BATCHES))
 
     def _batch_ns(self, run: Callable[[], object]) -> int:
-        self._queue.stall(_CALLS * _LAUNCH_CYCLES)
+        self._queue.stall(_CALLS * _STALL_CYCLES_PER_CALL)
         start = self._queue.mark()
         for _ in range(_CALLS):
             run()
