@@ -56,6 +56,7 @@ TOGETHER = {
         "tests/executor/test_without_database.py",
         "tests/device/test_memory.py",
         "tests/executor/run/test_parking.py",
+        "tests/executor/run/test_rounds.py",
         "tests/executor/run/test_graph_cache.py",
         "tests/executor/run/test_placer.py",
         "tests/executor/run/test_strict.py",

@@ -2,15 +2,14 @@
 
 Run it as `python -m tests.executor.run.round_process SCENE [DEVICE]`; the scenes are functions of this module. The
 device is `emulated`, `cpu`, or `cuda` with a double of the driver, whose device memory is host memory. The process
-starts itself as `… member`, with a pickled `_Task` as its input. A member answers with one line of JSON and then
-waits for the end of its input: until then a thread of it plays its part.
+forks its members before it does anything else: a fork has torch already, whose import takes longer than a scene.
+A member gets a `_Task`, answers, and then waits for one more message: until then a thread of it plays its part.
 """
 
 import json
+import multiprocessing
 import os
-import pickle
 import socket
-import subprocess
 import sys
 import tempfile
 import threading
@@ -18,12 +17,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import recv_handle, send_handle
 from typing import Any
 
 import torch
 
 from indb_tensile import _native
-from indb_tensile.device.allocator_shim import ArenaServing, preload_environment
+from indb_tensile.device.allocator_shim import ArenaServing
 from indb_tensile.device.backend import CPU, EMULATED
 from indb_tensile.device.cuda import CudaBroker, CudaDevice, CudaRegions
 from indb_tensile.device.device import CpuDevice, EmulatedDevice
@@ -61,13 +62,11 @@ torch.backends.mha.set_fastpath_enabled(False)
 class _Task:
     """One member: its claim of the ledger, its plans and its seat. It rests before epoch `rests_at` until told.
 
-    On a GPU it receives the device's regions from `regions_fd`.
+    The file descriptors of the ledger, and of the socket from which a GPU's regions come, follow it.
     """
 
     number: int
     device: str
-    fd: int
-    regions_fd: int | None
     slot: Slot
     epoch: int
     seat: Seat
@@ -80,11 +79,46 @@ def _job(number: int, device: str) -> tuple[Job, tuple[CapturedStep, ...]]:
     return job, tuple(map(with_host_uploads, steps)) if device == CPU else steps
 
 
+class _Member:
+    """A process in which one job of a round trains."""
+
+    def __init__(self) -> None:
+        context = multiprocessing.get_context("fork")
+        self.connection, member_end = context.Pipe()
+        self._process = context.Process(target=_be_member, args=(member_end,))
+        self._process.start()
+        member_end.close()
+
+    def start(self, task: _Task, *descriptors: int) -> None:
+        self.connection.send(task)
+        for descriptor in descriptors:
+            send_handle(self.connection, descriptor, self._process.pid)
+
+    def answer(self) -> dict[str, Any]:
+        try:
+            answer: dict[str, Any] = self.connection.recv()
+        except EOFError:  # it has failed
+            return {}
+        return answer
+
+    def go_on(self) -> None:
+        self.connection.send(None)
+
+    def end(self) -> None:
+        self.go_on()
+        self._process.join()
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.join()
+
+
 class _Scene:
     """A round in the ledger of a device in whose memory its jobs do not fit side by side, and its running members."""
 
     def __init__(self, device: str) -> None:
         self.device = device
+        self._members = [_Member() for _ in KINDS]
         workloads = tuple(
             Workload(
                 job=JobId(number + 1),
@@ -110,45 +144,29 @@ class _Scene:
         self.seats = [Seat(number=_NUMBER, part=part, slots=self.slots) for part in parts]
         self.passages = _native.Passages(self.ledger.fd)
 
-    def start(self, number: int, rests_at: int | None = None) -> subprocess.Popen[bytes]:
-        own_end, member_end = socket.socketpair()
-        with own_end, member_end:
-            member = self._start(number, member_end.fileno(), rests_at)
-            member_end.close()
-            if self.broker is not None:
-                self.broker.send(own_end.fileno())
-        return member
-
-    def _start(self, number: int, regions_fd: int, rests_at: int | None) -> subprocess.Popen[bytes]:
+    def start(self, number: int, rests_at: int | None = None) -> _Member:
         task = _Task(
             number=number,
             device=self.device,
-            fd=self.ledger.fd,
-            regions_fd=regions_fd if self.device == CUDA else None,
             slot=self.slots[number],
             epoch=self.epochs[number],
             seat=self.seats[number],
             plans=self.plans[number].plans,
             rests_at=rests_at,
         )
-        member = subprocess.Popen(
-            (sys.executable, "-m", "tests.executor.run.round_process", "member"),
-            env=preload_environment(os.environ),
-            pass_fds=[self.ledger.fd, regions_fd],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
-        assert member.stdin is not None
-        pickle.dump(task, member.stdin)
-        member.stdin.flush()
-        return member
+        own_end, member_end = socket.socketpair()
+        with own_end, member_end:
+            self._members[number].start(task, self.ledger.fd, member_end.fileno())
+            if self.broker is not None:
+                self.broker.send(own_end.fileno())
+        return self._members[number]
 
-    def finish(self, members: Sequence[subprocess.Popen[bytes]]) -> dict[str, Any]:
-        answers = [_answer_of(member) for member in members]
+    def finish(self, members: Sequence[_Member]) -> dict[str, Any]:
+        answers = [member.answer() for member in members]
         physical = physical_bytes(os.getpid())  # of the double; other devices have none
         self.passages.end(_NUMBER)
         for member in members:
-            member.communicate()
+            member.end()
         usage = self.ledger.device_usage()
         return {
             "members": answers,
@@ -183,26 +201,21 @@ def _tightest(
     raise AssertionError("there is no round")
 
 
-def _answer_of(member: subprocess.Popen[bytes]) -> dict[str, Any]:
-    assert member.stdout is not None
-    answer: dict[str, Any] = json.loads(member.stdout.readline() or b"{}")
-    return answer
-
-
 # --- a member --------------------------------------------------------------------------------------------------
 
 
-def _member() -> None:
-    task: _Task = pickle.load(sys.stdin.buffer)
-    print(json.dumps(_train(task)), flush=True)  # noqa: T201 - read by `_answer_of`
-    sys.stdin.buffer.read()
+def _be_member(connection: Connection) -> None:
+    task: _Task = connection.recv()
+    ledger_fd, regions_fd = recv_handle(connection), recv_handle(connection)
+    connection.send(_train(task, ledger_fd, regions_fd, connection))
+    connection.recv()
 
 
-def _train(task: _Task) -> dict[str, Any]:
+def _train(task: _Task, ledger_fd: int, regions_fd: int, connection: Connection) -> dict[str, Any]:
     """Train one member's job, and compare it with the same job alone, without plans."""
     job, steps = _job(task.number, task.device)
-    claim = task.fd, task.slot, task.epoch
-    with _opened(task) as device:
+    claim = ledger_fd, task.slot, task.epoch
+    with _opened(task.device, claim, regions_fd) as device:
         gpu = device if isinstance(device, CudaDevice) else None
         serving = ArenaServing.of(device.hook_address(), 0 if gpu is None else gpu.pieces_address())
         assert serving is not None
@@ -220,12 +233,12 @@ def _train(task: _Task) -> dict[str, Any]:
         same = True
         for epoch in range(_EPOCHS):
             if epoch == task.rests_at:
-                sys.stdin.buffer.readline()
+                connection.recv()
             same = same and bits(drive(runner, job, 1)) == bits(drive(eager, job, 1))
         runner.leave_round()
         same = same and state_bits(state.export()) == state_bits(eager.export())
         served = serving.served()
-        with Ledger.attach(task.fd) as ledger:
+        with Ledger.attach(ledger_fd) as ledger:
             own = ledger.usage(task.slot)
         runner.close()
         return {
@@ -266,17 +279,17 @@ class _Reruns:
 
 
 @contextmanager
-def _opened(task: _Task) -> Iterator[EmulatedDevice | CpuDevice | CudaDevice]:
-    claim = task.fd, task.slot, task.epoch
-    if task.device == EMULATED:
+def _opened(
+    device: str, claim: tuple[int, Slot, int], regions_fd: int
+) -> Iterator[EmulatedDevice | CpuDevice | CudaDevice]:
+    if device == EMULATED:
         with EmulatedDevice(*claim, 1 << 26) as emulated:
             yield emulated
-    elif task.device == CPU:
+    elif device == CPU:
         with CpuDevice(*claim, 1 << 26, tempfile.gettempdir()) as cpu:
             yield cpu
     else:
-        assert task.regions_fd is not None
-        with CudaDevice(*claim, 1 << 26, regions=CudaRegions(0, task.regions_fd)) as gpu:
+        with CudaDevice(*claim, 1 << 26, regions=CudaRegions(0, regions_fd)) as gpu:
             yield gpu
 
 
@@ -298,7 +311,6 @@ def killed(device: str) -> dict[str, Any]:
     while (boundary := scene.passages.progress(slot)[1]) < 2 * operators or boundary % operators == 0:
         time.sleep(0.0005)
     victim.kill()
-    victim.wait()
     scene.ledger.release_slot(slot)
     boundary = scene.passages.progress(slot)[1]
     player = PartPlayer(scene.passages, scene.seats[1])
@@ -313,18 +325,13 @@ def resting(device: str) -> dict[str, Any]:
     """One member does other work between two iterations until all others are done. Nobody waits for it."""
     scene = _Scene(device)
     members = [scene.start(number, rests_at=1 if number == 0 else None) for number in range(len(KINDS))]
-    answers = [_answer_of(member) for member in members[1:]]
-    assert members[0].stdin is not None
-    members[0].stdin.write(b"\n")
-    members[0].stdin.flush()
+    answers = [member.answer() for member in members[1:]]
+    members[0].go_on()
     answer = scene.finish(members[:1])
     for member in members[1:]:
-        member.communicate()
+        member.end()
     return {**answer, "members": [*answer["members"], *answers]}
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "member":
-        _member()
-    else:
-        print(json.dumps(globals()[sys.argv[1]](*sys.argv[2:])), flush=True)  # noqa: T201 - read by `ask`
+    print(json.dumps(globals()[sys.argv[1]](*sys.argv[2:])), flush=True)  # noqa: T201 - read by `ask`
