@@ -43,13 +43,51 @@ def value(connection: Connection, statement: str, *arguments: object) -> Any:
     return row[0]
 
 
+Connect = Callable[[str], Connection]
+
+# What `discard all` does, but for the prepared statements, which psycopg goes on using.
+_AS_AT_ITS_BEGIN = b"""close all; set session authorization default; reset all; unlisten *;
+select pg_advisory_unlock_all(); discard temp; discard sequences"""
+
+
+@pytest.fixture(scope="module")
+def sessions_of_module(database_of_module: Database) -> Iterator[dict[str, Connection]]:
+    """Yield the sessions, by user, that tests marked `shares_database` take over from one another.
+
+    The first call of a session loads the bridge, which takes longer than such a test.
+    """
+    sessions: dict[str, Connection] = {}
+    yield sessions
+    for session in sessions.values():
+        session.close()
+
+
 @pytest.fixture
-def alice(database: Database) -> Iterator[Connection]:
+def connect(request: pytest.FixtureRequest, database: Database) -> Iterator[Connect]:
+    """A function that returns the session of a user, as it is when it begins."""
+    shared = request.node.get_closest_marker("shares_database")
+    sessions = request.getfixturevalue("sessions_of_module") if shared else {}
+
+    def session(user: str) -> Connection:
+        if user not in sessions:
+            sessions[user] = database.connect(user)
+        return sessions[user]  # type: ignore[no-any-return]
+
+    yield session
+    for user, used in list(sessions.items()):
+        if not shared or used.closed:
+            sessions.pop(user).close()
+        else:
+            used.rollback()
+            used.autocommit = True
+            used.execute(_AS_AT_ITS_BEGIN)
+
+
+@pytest.fixture
+def alice(connect: Connect) -> Connection:
     """An ordinary user who owns the table `iris`, which trainers may read."""
-    with database.connect("alice") as connection:
-        if value(connection, "select to_regclass('iris') is not null"):  # the database is shared by tests of a module
-            yield connection
-            return
+    connection = connect("alice")
+    if value(connection, "select to_regclass('iris') is null"):  # else the database is shared by tests of a module
         connection.execute(
             """create table iris (id bigint generated always as identity primary key, petal real, sepal real,
                  species text not null, kind int not null, label_known boolean);
@@ -58,21 +96,19 @@ def alice(database: Database) -> Iterator[Connection]:
                  from generate_series(1, 60) as i;
                grant select on iris to tensile_reader"""
         )
-        yield connection
+    return connection
 
 
 @pytest.fixture
-def bob(database: Database) -> Iterator[Connection]:
+def bob(connect: Connect) -> Connection:
     """Another ordinary user."""
-    with database.connect("bob") as connection:
-        yield connection
+    return connect("bob")
 
 
 @pytest.fixture
-def admin(database: Database) -> Iterator[Connection]:
+def admin(connect: Connect) -> Connection:
     """A superuser."""
-    with database.connect("postgres") as connection:
-        yield connection
+    return connect("postgres")
 
 
 Serve = Callable[[Answer], FakeService]
