@@ -136,6 +136,8 @@ def serve(admin: Connection) -> Iterator[Serve]:
     yield start
     for service in started:
         service.close()
+        admin.execute("delete from tensile.workers where service_name = %s", (service.name,))
+    admin.execute("delete from tensile.settings where name = 'socket_directory'")
 
 
 @pytest.fixture
@@ -143,6 +145,8 @@ def published(admin: Connection, alice: Connection) -> int:
     """The id of the deployed version of alice's model `flowers`. The id is 700, so that it differs from the version's
     number, which is 1.
     """
+    if value(admin, "select exists (select from tensile.models where name = 'flowers')"):
+        return 700  # the database is shared by tests of a module
     admin.execute("alter sequence tensile.model_versions_version_id_seq restart with 700")
     alice.execute("select tensile_create_model('flowers')")
     return int(

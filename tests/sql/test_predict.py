@@ -21,6 +21,7 @@ ROWS = [
 ROW = {"id": 1, "petal": 1, "sepal": 1, "species": "virginica", "kind": 1, "label_known": False}
 
 
+@pytest.mark.shares_database
 @pytest.mark.parametrize(
     ("argument", "source", "sent"),
     [
@@ -44,6 +45,7 @@ def test_every_form_of_a_row_is_sent_as_json(
     assert service.requests == [{"verb": "predict", "version": 700, "rows": [sent], "kind": "value"}]
 
 
+@pytest.mark.shares_database
 @pytest.mark.parametrize(
     ("argument", "sent"),
     [
@@ -245,6 +247,7 @@ def test_hint_says_how_to_name_a_version_that_is_not_deployed(alice: Connection)
     assert "version => N" in (refused(alice, "select tensile_predict('new', 1)").hint or "")
 
 
+@pytest.mark.shares_database
 @pytest.mark.parametrize(
     ("argument", "sqlstate", "message"),
     [

@@ -94,6 +94,7 @@ def test_direct_call_of_the_bridge_gives_no_more_rights(alice: Connection, bob: 
     assert service.requests == []
 
 
+@pytest.mark.shares_database
 @pytest.mark.parametrize(
     ("verb", "request_"),
     [

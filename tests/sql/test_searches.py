@@ -317,6 +317,7 @@ def test_a_search_waits_for_the_jobs_that_it_depends_on(alice: Connection, worke
     assert jobs.claim_job(worker, me) is None
 
 
+@pytest.mark.shares_database
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

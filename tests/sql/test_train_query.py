@@ -1,29 +1,29 @@
 """Check that a training on a query trains on the query's rows, and that a text which is not one query is refused."""
 
 import re
-from collections.abc import Iterator
 
 import pytest
 
 from indb_tensile.job import JobId
 from tests.conftest import Database
 
-from .conftest import Connection, Refused, refused, value
+from .conftest import Connect, Connection, Refused, refused, value
 from .test_snapshots import ROWS, find_snapshot, prepared
 
 pytestmark = pytest.mark.postgres
 
 
 @pytest.fixture
-def owner(database: Database) -> Iterator[Connection]:
+def owner(connect: Connect) -> Connection:
     """Alice, who has table `t`, and its copy `loose` without a key, which trainers may read."""
-    with database.connect("alice") as connection:
+    connection = connect("alice")
+    if value(connection, "select to_regclass('t') is null"):  # else the database is shared by tests of the module
         connection.execute(
             f"""create table t as {ROWS}; alter table t add primary key (id);
                 create table loose as {ROWS};
                 grant select on loose to tensile_reader""".encode()
         )
-        yield connection
+    return connection
 
 
 def train_query(connection: Connection, query: str, arguments: str = ", target => 'y'") -> JobId:
@@ -115,6 +115,7 @@ def test_enums_and_domains_of_a_query_become_base_types(owner: Connection, datab
     assert prepared(database, job) == prepared(database, job_on_table)
 
 
+@pytest.mark.shares_database
 @pytest.mark.parametrize(
     ("query", "error"),
     [
