@@ -1,9 +1,10 @@
 """The steward's process: adds trials to searches, decides how far each one trains, and ends the searches.
 
 A controller starts it when there is a search, and it ends when there has been none for a while. Several stewards, of
-several controllers, do the same work without harm: every decision follows from the rows of the catalog
-(indb_tensile/trials/trial_order.py), and every write is guarded and may be repeated. Exit codes are those of the
-controller.
+several controllers, can work on the same searches without conflicts: every decision follows from the rows of the
+catalog (indb_tensile/trials/trial_order.py), and every write takes effect only if the row is still as it was read, so
+it may be repeated. An outage of the database ends the process, and the controller starts it again later. Exit codes
+are those of the controller.
 """
 
 import logging
@@ -17,7 +18,7 @@ import psycopg
 
 from indb_tensile import settings_loader
 from indb_tensile.catalog import searches
-from indb_tensile.catalog.connection import Session, is_outage, may_pass
+from indb_tensile.catalog.connection import Session, is_outage, is_transient
 from indb_tensile.catalog.fault_origin import server_message
 from indb_tensile.catalog.notify import Listener
 from indb_tensile.catalog.searches import ActiveSearch
@@ -29,16 +30,16 @@ from indb_tensile.log import start_log
 from .searching.search_steps import SearchSteps
 
 IDLE_S = 20.0  # the process ends after so long without a search
-_LOCK_TIMEOUT_MS = 100  # a search whose owner has locked a row is looked at again later, and delays no other
-_MOST_FAULTS = 3  # steps of a search in a row that may fail by a fault of ours before the search fails
-_POLL_S = 2.0  # time between two looks if no notification comes
+_LOCK_TIMEOUT_MS = 100  # if a user has locked a row of a search, the step is tried again later and delays no other
+_MOST_FAULTS = 3  # a search fails after this many unexpected errors in a row
+_POLL_S = 2.0  # time between two steps of every search if no notification comes
 _PAUSE_S = 0.02  # pause after a notification, so that results that come together are decided together
 
 log = logging.getLogger("steward")
 
 
 def main() -> int:
-    """Attend to all searches until there is none. Returns the exit code."""
+    """Attend to all searches until there has been none for IDLE_S. Returns the exit code."""
     settings = settings_loader.load(os.environ)
     start_log("steward", settings.log_level.upper())
     try:
@@ -49,7 +50,7 @@ def main() -> int:
         ):
             SearchSteward(session).run(listener.wait)
     except (TensileError, psycopg.Error) as error:
-        log.error("searches are not attended to: %s", error)  # noqa: TRY400 - no traceback needed
+        log.error("the steward stops: %s", error)  # noqa: TRY400 - no traceback needed
         return error.exit_code if isinstance(error, TensileError) else 1
     return 0
 
@@ -60,11 +61,16 @@ class SearchSteward:
     def __init__(self, session: Session, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._session = session
         self._clock_s = clock_s
-        self._steps: dict[JobId, SearchSteps] = {}  # checking a search and counting its grid take time
-        self._faults: dict[JobId, int] = {}  # by search: steps in a row that failed by a fault of ours
+        self._steps: dict[
+            JobId, SearchSteps
+        ] = {}  # cached, because checking a search and counting its grid take time
+        self._faults: dict[JobId, int] = {}  # by search: unexpected errors in a row
 
     def run(self, wait: Callable[[float], object]) -> None:
-        """Attend until there has been no search for a while. `wait` returns early if something has changed."""
+        """Attend until there has been no search for IDLE_S.
+
+        `wait` waits up to this many seconds, and returns early, and something true, if a notification has come.
+        """
         busy_at_s = self._clock_s()
         while self._clock_s() < busy_at_s + IDLE_S:
             if self.attend():
@@ -74,7 +80,7 @@ class SearchSteward:
 
     def attend(self) -> int:
         """Take one step in every search. Returns the number of searches."""
-        active = self._session.run(searches.active_searches)
+        active = self._session.run(searches.active_searches)  # `search` is its number, a JobId: it has a job's row
         for search in active:
             self._step(search)
         numbers = {search.search for search in active}
@@ -95,16 +101,16 @@ class SearchSteward:
         except psycopg.Error as error:
             if is_outage(error):
                 raise
-            if may_pass(error):
-                log.info("search %s is looked at again later: %s", number, server_message(error))
+            if is_transient(error):
+                log.info("search %s is tried again later: %s", number, server_message(error))
             else:
-                self._end(number, TensileError(f"search {number} cannot go on: {server_message(error)}"))
+                self._end(number, TensileError(f"search {number} failed: {server_message(error)}"))
         except Exception as error:
             log.exception("search %s", number)
             self._steps.pop(number, None)
             self._faults[number] = self._faults.get(number, 0) + 1
             if self._faults[number] >= _MOST_FAULTS:
-                self._end(number, TensileError(f"search {number} cannot go on: {type(error).__name__}: {error}"))
+                self._end(number, TensileError(f"search {number} failed: {type(error).__name__}: {error}"))
         else:
             self._faults.pop(number, None)
 
@@ -115,13 +121,17 @@ class SearchSteward:
         return steps
 
     def _end(self, search: JobId, error: TensileError) -> None:
-        log.info("search %s fails: %s", search, error)
+        log.info("search %s has failed: %s", search, error)
         try:
             self._session.run(partial(searches.fail_search, search=search, error=error), wait_for_locks=False)
         except psycopg.Error as obstacle:
             if is_outage(obstacle):
                 raise
-            log.info("search %s is ended later: %s", search, server_message(obstacle))
+            log.info(
+                "search %s could not be marked as failed, and will be tried again: %s",
+                search,
+                server_message(obstacle),
+            )
 
 
 if __name__ == "__main__":

@@ -201,12 +201,12 @@ def retrying(
     """Run `action`. Repeat it for up to `retry_s` while the database cannot be reached or drops the connection.
 
     With `wait_for_locks`, also repeat it after any other error that may be temporary, such as another session's lock
-    (see `may_pass`). `action` must be safe to repeat, because a connection that breaks during a commit does not tell
-    whether the commit happened. Raises DatabaseError after `retry_s` without the database, and all other errors
+    (see `is_transient`). `action` must be safe to repeat, because a connection that breaks during a commit does not
+    tell whether the commit happened. Raises DatabaseError after `retry_s` without the database, and all other errors
     at once.
     """
     attempts = Retrying(
-        retry=retry_if_exception(lambda error: is_outage(error) or (wait_for_locks and may_pass(error))),
+        retry=retry_if_exception(lambda error: is_outage(error) or (wait_for_locks and is_transient(error))),
         wait=wait_exponential(multiplier=_FIRST_PAUSE_S, max=_LONGEST_PAUSE_S),
         stop=stop_before_delay(retry_s),
         sleep=pause,
@@ -257,7 +257,7 @@ def is_blocked(error: BaseException) -> bool:
     return isinstance(error, psycopg.Error) and error.sqlstate in {"40001", "40P01", "55006", "55P03", "57014"}
 
 
-def may_pass(error: BaseException) -> bool:
+def is_transient(error: BaseException) -> bool:
     """Return whether the same statement may succeed later: after an outage, a lock, a full disk or lack of memory."""
     if not isinstance(error, psycopg.Error):
         return isinstance(error, UnreachableError)

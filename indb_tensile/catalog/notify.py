@@ -34,7 +34,7 @@ _BIGINT_END = 1 << 63
 class Notification:
     """A notification about one job, or about several jobs if `job` is None. `kind` is one of the constants above.
 
-    For the kind SEARCH, `job` is the search: a search has a number from the same sequence as jobs.
+    For the kind SEARCH, `job` is the search: a search has a row of its own among the jobs.
     """
 
     kind: str

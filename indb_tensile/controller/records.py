@@ -31,7 +31,7 @@ from indb_tensile.catalog.connection import (
     Session,
     UnreachableError,
     is_blocked,
-    may_pass,
+    is_transient,
 )
 from indb_tensile.catalog.device_contention import MeasuredContention
 from indb_tensile.catalog.fault_origin import server_message
@@ -286,7 +286,7 @@ class CatalogRecords:
                 raise LockedError(
                     f"another session holds a lock that this statement needs: {server_message(error)}"
                 ) from error
-            if may_pass(error):
+            if is_transient(error):
                 raise UnreachableError(
                     f"the database cannot run the statement now: {server_message(error)}"
                 ) from error

@@ -17,6 +17,7 @@ from indb_tensile.errors import DatabaseError, RequestError
 from indb_tensile.job import Task
 from indb_tensile.learning import architectures
 from indb_tensile.learning.anomaly_scale import AnomalyScale
+from indb_tensile.learning.binary_rows import BinaryRows
 from indb_tensile.learning.columns import Columns
 from indb_tensile.learning.ensemble import FIRST_MEMBER
 from indb_tensile.learning.forecast_recipe import ForecastRecipe
@@ -27,7 +28,6 @@ from indb_tensile.learning.model_metrics import evaluate, label_probabilities, p
 from indb_tensile.learning.preprocessor import Preprocessor
 from indb_tensile.learning.registered_network import RegisteredNetwork
 from indb_tensile.learning.row_storage import row_blocks
-from indb_tensile.learning.rowimages import BinaryRows
 from indb_tensile.learning.tensorstream import TensorSpec, stream
 from indb_tensile.request.estimator_rules import is_estimator
 

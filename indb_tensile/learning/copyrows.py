@@ -1,7 +1,7 @@
-"""Finds the rows in a block of COPY's binary format, or in the images that `record_send` makes of rows.
+"""Finds the rows in a block of COPY's binary format, or in records in the encoding of `record_send`.
 
-A row is a field count of 16 bits and, per field, a length of 32 bits (-1 for NULL) and the bytes of the value. In an
-image of `record_send` the count has 32 bits, and the oid of the field's type precedes each length. Consecutive
+A row is a field count of 16 bits and, per field, a length of 32 bits (-1 for NULL) and the bytes of the value. In a
+record of `record_send` the count has 32 bits, and the oid of the field's type precedes each length. Consecutive
 rows of one layout (equal lengths) have a constant stride, so a run of such rows is a strided numpy view that costs
 nothing to build. Texts and NULLs end a run; a plain loop then scans the rows. Runs and scanned rows are segments with
 the same interface.

@@ -97,7 +97,7 @@ def read(
         for place, each in enumerate(relations):
             refuse_unreadable(copyable_relation.counting(each.reasons, chosen, keyed=not place))
             if owner_oid is not None:
-                require_owners_grants(connection, each.located, owner_oid, chosen)
+                require_role_grants(connection, each.located, owner_oid, chosen)
             require_grants(connection, each.located, chosen if place else (*chosen, *described.key))
         parts = dict(zip(part_tables, others, strict=True))
         return _copy_rows(connection, described, parts, chosen, limits, on_statistics)
@@ -163,7 +163,7 @@ def _require_same_types(
         raise DataError(message, detail=f"The training reads {described.located}.", hint=SAME_COLUMNS_HINT)
 
 
-def require_owners_grants(
+def require_role_grants(
     connection: Connection, located: LocatedRelation, role_oid: int, columns: Sequence[str]
 ) -> None:
     """Raise PrivilegeError if the role may not read the relation's columns; its partitions need no grants."""

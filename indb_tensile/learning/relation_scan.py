@@ -22,7 +22,7 @@ from indb_tensile.learning.locked_relation import (
 from indb_tensile.learning.relation_reader import (
     copy_tables,
     require_grants,
-    require_owners_grants,
+    require_role_grants,
     require_wires,
 )
 from indb_tensile.learning.relationsql import read_statistics
@@ -65,7 +65,7 @@ def scan(
     columns: ScannedColumns,
     begin: Begin,
     *,
-    owner_oid: int | None,
+    role_oid: int | None,
     primary_key: Sequence[str] | None = None,
     limits: ReadLimits | None = None,
 ) -> None:
@@ -73,7 +73,8 @@ def scan(
 
     `begin` gets the encodings of the features and the expected number of rows (None if PostgreSQL has no statistics),
     and returns the sink. It is called again if the relation was changed while it was read: then all rows come again.
-    Arguments and errors are those of `relation_reader.read`. If `limits` names a snapshot, the session that has
+    `role_oid` is a role that must have the right to select the columns, besides the role of `connection`. The other
+    arguments and the errors are those of `relation_reader.read`. If `limits` names a snapshot, the session that has
     exported it has locked the relation, so the relation does not change.
     """
     limits = limits or ReadLimits()
@@ -84,8 +85,8 @@ def scan(
         _require_same_columns(described, columns)
         require_wires(described, columns.names)
         refuse_unreadable(copyable_relation.counting(described.reasons, columns.names))
-        if owner_oid is not None:
-            require_owners_grants(connection, described.located, owner_oid, columns.names)
+        if role_oid is not None:
+            require_role_grants(connection, described.located, role_oid, columns.names)
         require_grants(connection, described.located, columns.names)
         if shared:  # the relation may have been rewritten between the snapshot and the lock
             require_unchanged(connection, (described.located,))

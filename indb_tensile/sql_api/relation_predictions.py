@@ -1,10 +1,17 @@
-"""Predicts the rows of a relation, read with the caller's own rights, and returns the answers page by page.
+"""Predicts the target for every row of a relation, and returns the answers page by page.
 
-While the service computes one part of the rows, the session reads the next part. Rows travel in the binary form of
-`record_send`, or as JSON where a column's type has no binary form that the service reads.
+A reading is one pass over the rows of a relation. `predict_table` prepares it: it checks the request and builds the
+query. `pages` begins it: it opens a cursor with the caller's own rights, sends the rows in parts to the service, and
+yields a page of answers for each part. While the service computes one part, the session reads the next. A row is
+encoded as a record of `record_send`, or as JSON where a column's type has no binary form that the service reads. If
+`may_share` allows it, the service reads the rows itself (shared_reading.py), and the session only declares the
+cursor, so that PostgreSQL checks the caller's rights and locks the relation.
+
+PL/Python does not close the generators of a statement that failed. So the readings of a session are kept in
+dictionaries of this module, are limited in number, and those of earlier transactions are closed at the next reading.
 """
 
-# ruff: noqa: S608 - every name that goes into a statement is quoted by quote_ident or by regclass
+# ruff: noqa: S608 - names are quoted by quote_ident or format(%I), and cursors are named here
 
 import itertools
 import json
@@ -24,12 +31,14 @@ from .spi import Json, Plpy, Row, callers_path, fetch
 from .training_table import VIEW_KEY, no_table
 from .version_lookup import find_version
 
-_FIRST_ROWS = 10  # rows of the first fetch, so that the first answers come soon
-_COLUMNS_PER_PART = 200  # a request may have PART_BYTES more for each further group of this many columns
-_LARGEST_PART = 8  # times PART_BYTES: the session holds the rows of two requests
+_FIRST_ROWS = 10  # rows of the first fetch, so that the first answers come quickly
+# A request has one more PART_BYTES for every 200 columns, because the service has a fixed cost per request and
+# column.
+_COLUMNS_PER_PART = 200
+_MOST_PART_MULTIPLE = 8  # most multiples of PART_BYTES, because the session holds the rows of two requests
 _MOST_FETCHED = 4096  # rows of one fetch, and of one request to the service
-_MOST_PREPARED = 16  # readings that are prepared and not begun: a statement may have several
-_MOST_BEGUN = 64  # readings of one transaction that are begun and not ended, as those of statements that failed
+_MOST_PREPARED = 16  # most readings that are prepared and not begun: a statement may have several
+_MOST_BEGUN = 64  # most readings of a transaction that are not ended, for example those of statements that failed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,18 +52,18 @@ class _Reading:
     request: Json
     binary: bool
     version: Row
-    shared: Json | None  # the request for a reading of the service, if it may read the relation
+    shared: Json | None  # the request to read the relation, if the service may read it
 
     @property
     def service_names_rows(self) -> bool:
-        """Whether the key travels within the image, and the service returns it as JSON."""
+        """Whether the key columns are sent with the row, so that the service returns the keys as JSON."""
         return bool(self.request.get("keys"))
 
     @property
     def part_bytes(self) -> int:
-        """The size of one request's rows. The service takes time for each column of a request, whatever its rows."""
+        """The size of one request's rows."""
         wider = len(self.request.get("columns", ())) // _COLUMNS_PER_PART
-        return service_connection.PART_BYTES * min(1 + wider, _LARGEST_PART)
+        return service_connection.PART_BYTES * min(1 + wider, _MOST_PART_MULTIPLE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,17 +80,21 @@ class _Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Begun:
-    """A reading that is not read to its end. `transaction` is the time at which its transaction began."""
+    """A reading that has not ended. `transaction` is the start time of its transaction, by which it is recognised."""
 
     transaction: str
     answers: Generator[Page, None, bool]
-    line: service_connection.Line
+    connection: service_connection.ServiceConnection
 
 
 def predict_table(plpy: Plpy, request: Json) -> Json:
-    """Check a request for the predictions of a relation, and return the number with which `pages` begins."""
-    name = read_model_name(request)
-    version = find_version(plpy, name, read_integer(request, "version"))
+    """Check a request for the predictions of a relation, and prepare a reading.
+
+    Returns the number of the reading, which `pages` takes, and in `exports` whether the caller should export its
+    snapshot for `pages`, because the service may read the relation under it.
+    """
+    model = read_model_name(request)
+    version = find_version(plpy, model, read_integer(request, "version"))
     oid = read_integer(request, "relation")
     if oid is None:
         raise RequestError(
@@ -91,26 +104,26 @@ def predict_table(plpy: Plpy, request: Json) -> Json:
     if request.get("embedding") is True:
         kind = "table_embedding"
     source, columns = _relation(plpy, oid)
-    features = describe_version(plpy, name, version, source, columns)["features"]
+    features = describe_version(plpy, model, version, source, columns)["features"]
     computes = version["transform"] is not None
     key = key_columns(plpy, oid, source, columns, read_names(request, "keys"))
-    # Features are computed from JSON.
+    # A version that computes features takes rows as JSON.
     binary = not computes and all(kinds_agree(columns[feature["name"]], feature["kind"]) for feature in features)
-    asked: Json = {"verb": "predict", "version": version["version_id"], "kind": kind}
+    service_request: Json = {"verb": "predict", "version": version["version_id"], "kind": kind}
     names = raw_columns(version, [feature["name"] for feature in features])
     if binary:
-        asked["columns"] = [[name, _type_of(columns[name])] for name in names]
+        service_request["columns"] = [[name, _type_of(columns[name])] for name in names]
         if 0 < len(key) <= _MOST_FIELDS - len(names) and all(columns[name]["base"] in _INTEGERS for name in key):
-            asked["keys"] = [[name, columns[name]["base"]] for name in key]
-        asked["server_version"] = fetch(plpy, SERVER_VERSION)[0]["number"]
-    shared = _shared_request(plpy, oid, columns, [*names, *key], asked)
+            service_request["keys"] = [[name, columns[name]["base"]] for name in key]
+        service_request["server_version"] = fetch(plpy, SERVER_VERSION)[0]["number"]
+    shared = _shared_request(plpy, oid, columns, [*names, *key], service_request)
     number = next(_numbers)
     _prepared[number] = _Reading(
         role=fetch(plpy, SESSION)[0]["role"],
         source=source,
-        statement=_statement(plpy, source, columns, key, names, asked),
+        statement=_statement(plpy, source, columns, key, names, service_request),
         path=read_text(request, "search_path"),
-        request=asked,
+        request=service_request,
         binary=binary,
         version=version,
         shared=shared,
@@ -121,27 +134,29 @@ def predict_table(plpy: Plpy, request: Json) -> Json:
 
 
 def _shared_request(
-    plpy: Plpy, oid: int, columns: Mapping[str, Row], used: Sequence[str], asked: Json
+    plpy: Plpy, oid: int, columns: Mapping[str, Row], used: Sequence[str], service_request: Json
 ) -> Json | None:
-    """Return the request for a reading of the service, or None if the session must read the relation itself."""
-    if "keys" not in asked or not may_share(plpy, oid, columns, used):
+    """Return the request with which the service reads the relation, or None if the session must read it itself."""
+    if "keys" not in service_request or not may_share(plpy, oid, columns, used):
         return None
-    named = fetch(plpy, RELATION_PARTS, oid)
-    return None if not named else {**asked, "verb": "read", "oid": oid, **named[0]}
+    parts = fetch(plpy, RELATION_PARTS, oid)
+    return None if not parts else {**service_request, "verb": "read", "oid": oid, **parts[0]}
 
 
 def describe_prediction(plpy: Plpy, request: Json) -> Json:
     """Return the target of a model, the kind of its predictions, and the columns that its rows need.
 
-    Refuses a relation that lacks a needed column.
+    `several` says whether a prediction has several values, and `needed` names the columns of the relation that the
+    rows must have. `columns` are all columns with their types, and `relation` is the quoted name. Refuses a relation
+    that lacks a needed column.
     """
-    name = read_model_name(request)
-    version = find_version(plpy, name, None)
+    model = read_model_name(request)
+    version = find_version(plpy, model, None)
     oid = read_integer(request, "relation")
     if oid is None:
         raise RequestError("no relation is given", hint="Name the relation whose rows to predict.")
     source, columns = _relation(plpy, oid)
-    described = describe_version(plpy, name, version, source, columns)
+    described = describe_version(plpy, model, version, source, columns)
     return {
         "target": version["target"],
         "several": described["several"],
@@ -155,7 +170,7 @@ def describe_prediction(plpy: Plpy, request: Json) -> Json:
 def pages(plpy: Plpy, number: int, snapshot: str | None = None) -> Iterator[Page]:
     """Yield the answers for all rows of a prepared reading, which can be read once, by the role that prepared it.
 
-    `snapshot` is one that this transaction has exported, for a reading of the service.
+    `snapshot` is one that this transaction has exported, under which the service can read the relation.
     """
     reading = _prepared.pop(number, None)
     if reading is None:
@@ -165,68 +180,76 @@ def pages(plpy: Plpy, number: int, snapshot: str | None = None) -> Iterator[Page
     if reading.role != session["role"]:
         raise RefusalError(DENIED, f"reading {number} was prepared by another role", hint="Prepare your own.")
     _close_abandoned(plpy)
-    line, cursor = service_connection.Line(), f"tensile_reading_{number}"
-    answers = _answers(plpy, reading, cursor, line, snapshot)
-    _begin(number, _Begun(transaction=session["transaction"], answers=answers, line=line))
+    connection, cursor = service_connection.ServiceConnection(), f"tensile_reading_{number}"
+    answers = _answers(plpy, reading, cursor, connection, snapshot)
+    _begin(number, _Begun(transaction=session["transaction"], answers=answers, connection=connection))
     try:
-        complete = yield from answers
+        complete = yield from answers  # None if another reading has closed `answers` (_begin)
     except GeneratorExit:
         _abandoned.append(cursor)
         raise
     finally:
         _begun.pop(number, None)
-        line.close()
+        connection.close()
     if not complete:
         message = f"more than {_MOST_BEGUN} readings are open in this transaction"
         raise RefusalError(TOO_MUCH, message, hint="Predict fewer relations in one statement.")
 
 
 def _answers(
-    plpy: Plpy, reading: _Reading, cursor: str, line: service_connection.Line, snapshot: str | None
+    plpy: Plpy,
+    reading: _Reading,
+    cursor: str,
+    connection: service_connection.ServiceConnection,
+    snapshot: str | None,
 ) -> Generator[Page, None, bool]:
     """Yield a page for each part, of rows that the service reads if it can, and return true."""
     with callers_path(plpy, reading.path):  # PostgreSQL checks the caller's rights, and locks the relation
         plpy.execute(f"declare {cursor} no scroll cursor for {reading.statement}")
-    own = None if snapshot is None or reading.shared is None else transaction_of(plpy, snapshot)
-    complete = own is not None and (yield from shared_pages(plpy, _request_of(reading, own, snapshot), line))
-    if not complete:
-        yield from _answered(plpy, reading, _parts(plpy, reading, cursor), line)
+    transaction = None if snapshot is None or reading.shared is None else transaction_of(plpy, snapshot)
+    # shared_pages returns false only before its first page, so no row is answered twice.
+    if transaction is None or not (
+        yield from shared_pages(plpy, _request_of(reading, transaction, snapshot), connection)
+    ):
+        yield from _answered(plpy, reading, _parts(plpy, reading, cursor), connection)
     _close(plpy, cursor)
     return True
 
 
-def _request_of(reading: _Reading, own: Row, snapshot: str | None) -> Json:
-    """Return the request for a reading of the service, for the present role and transaction."""
-    return {**(reading.shared or {}), **own, "snapshot": snapshot}
+def _request_of(reading: _Reading, transaction: Row, snapshot: str | None) -> Json:
+    """Return the request with which the service reads the relation for the present role and transaction."""
+    return {**(reading.shared or {}), **transaction, "snapshot": snapshot}
 
 
-def _answered(plpy: Plpy, reading: _Reading, parts: Iterator[_Part], line: service_connection.Line) -> Iterator[Page]:
+def _answered(
+    plpy: Plpy, reading: _Reading, parts: Iterator[_Part], connection: service_connection.ServiceConnection
+) -> Iterator[Page]:
     """Yield a page for each part.
 
     The service computes a part while the session reads or returns another one.
     """
     part = next(parts, None)
     if part is not None:
-        _send(plpy, reading, part, line)
+        _send(plpy, reading, part, connection)
     while part is not None:
         following = next(parts, None)
         try:
-            answer = service_connection.result_of(line.receive(plpy))
+            answer = service_connection.result_of(connection.receive(plpy))
         except service_connection.ServiceRefusalError as refusal:
             raise _refusal_of_row(refusal, part) from None
         if following is not None:
-            _send(plpy, reading, following, line)
+            _send(plpy, reading, following, connection)
         keys = answer["keys"] if part.keys is None else f"[{','.join(part.keys)}]"
-        yield keys, answer["values"], answer["labels"], answer["probabilities"], answer["targets"], None
+        yield keys, answer["values"], answer["labels"], answer["probabilities"], answer["targets"], None  # no error
         part = following
 
 
-def _send(plpy: Plpy, reading: _Reading, part: _Part, line: service_connection.Line) -> None:
+def _send(plpy: Plpy, reading: _Reading, part: _Part, connection: service_connection.ServiceConnection) -> None:
     if reading.binary:
-        request = json.dumps(reading.request | {"rows": [], "image_rows": len(part.rows)}).encode()
-        line.send(plpy, request, images=b"".join(part.rows))
+        request = json.dumps(reading.request | {"rows": [], "record_rows": len(part.rows)}).encode()
+        connection.send(plpy, request, records=b"".join(part.rows))
     else:
-        line.send(plpy, json.dumps(reading.request).encode(), part.rows)
+        connection.send(plpy, json.dumps(reading.request).encode(), part.rows)
 
 
 def _refusal_of_row(refusal: service_connection.ServiceRefusalError, part: _Part) -> RefusalError:
@@ -241,14 +264,16 @@ def _refusal_of_row(refusal: service_connection.ServiceRefusalError, part: _Part
 def _begin(number: int, begun: _Begun) -> None:
     """Remember a reading, and free the rows and connections of readings of earlier transactions.
 
-    PL/Python never ends a reading whose statement failed: neither the rows that it holds nor its connection.
+    If a statement fails, PL/Python does not close its generators, so their rows and connections stay. Without a
+    reading of an earlier transaction, the oldest readings beyond the largest number are closed; `pages` then refuses
+    to go on.
     """
     _begun[number] = begun
     ended = [other for other in _begun if _begun[other].transaction != begun.transaction]
     for other in ended or list(_begun)[: max(0, len(_begun) - _MOST_BEGUN)]:
         dropped = _begun.pop(other)
         dropped.answers.close()
-        dropped.line.close()
+        dropped.connection.close()
 
 
 def _parts(plpy: Plpy, reading: _Reading, cursor: str) -> Iterator[_Part]:
@@ -256,7 +281,7 @@ def _parts(plpy: Plpy, reading: _Reading, cursor: str) -> Iterator[_Part]:
     read = 0
     for records in _fetches(plpy, reading, cursor):
         keys = None if reading.service_names_rows else [record["key"] for record in records]
-        rows = [record["image"] for record in records]
+        rows = [record["encoded"] for record in records]
         if not reading.binary:
             rows = [row.encode() for row in rows]
         begin = 0
@@ -273,7 +298,9 @@ def _parts(plpy: Plpy, reading: _Reading, cursor: str) -> Iterator[_Part]:
 
 def _computed(plpy: Plpy, reading: _Reading, part: _Part) -> _Part:
     """Return the part with the features that the version computes."""
-    rows = with_features(plpy, reading.version, part.rows, first=part.first)
+    rows = with_features(
+        plpy, reading.version, part.rows, first=part.first
+    )  # none is null: a relation has no null rows
     return _Part(first=part.first, keys=part.keys, rows=[row for row in rows if row is not None])
 
 
@@ -290,7 +317,8 @@ def _ends(sizes: list[int], part_bytes: int) -> Iterator[int]:
 
 
 def _check_size(reading: _Reading, part: _Part) -> None:
-    if len(part.rows[0]) > service_connection.MOST_ROW_BYTES:  # a larger row is a part of its own
+    # A row larger than part_bytes is a part of its own, and MOST_ROW_BYTES is larger than any part_bytes.
+    if len(part.rows[0]) > service_connection.MOST_ROW_BYTES:
         raise RefusalError(
             TOO_MUCH,
             f"row {part.first} of {reading.source} has {len(part.rows[0])} bytes, "
@@ -304,7 +332,7 @@ def _fetches(plpy: Plpy, reading: _Reading, cursor: str) -> Iterator[list[Row]]:
     """Yield the rows of one fetch after another, few at first."""
     next_rows = _FIRST_ROWS
     while records := _fetched(plpy, reading, cursor, next_rows):
-        largest_bytes = max(len(record["image"]) + len(record.get("key") or "") for record in records)
+        largest_bytes = max(len(record["encoded"]) + len(record.get("key") or "") for record in records)
         next_rows = max(1, min(_MOST_FETCHED, 10 * next_rows, reading.part_bytes // largest_bytes))
         yield records
 
@@ -316,9 +344,10 @@ def _fetched(plpy: Plpy, reading: _Reading, cursor: str, rows: int) -> list[Row]
 
 
 def _close_abandoned(plpy: Plpy) -> None:
-    """Close the cursors of readings that were not read to their end, as below a LIMIT.
+    """Close the cursors of readings that were not read to their end, for example because of a LIMIT.
 
-    No statement can run while PostgreSQL ends such a query. The end of the transaction closes the cursors too.
+    `pages` cannot close them itself: GeneratorExit arrives while the executor shuts down, when no statement can run.
+    The end of the transaction closes the cursors too.
     """
     if _abandoned:
         _close(plpy, *_abandoned)
@@ -326,7 +355,7 @@ def _close_abandoned(plpy: Plpy) -> None:
 
 
 def _close(plpy: Plpy, *cursors: str) -> None:
-    """Close those of these cursors that are open. A commit completes cursors WITH HOLD, and may have closed ours."""
+    """Close those of these cursors that are open. The end of their transaction may have closed them already."""
     for row in fetch(plpy, CURSORS, ",".join(cursors)):
         plpy.execute(f"close {row['name']}")
 
@@ -344,7 +373,7 @@ def named_columns(plpy: Plpy, oid: int) -> dict[str, Row]:
     return {row["name"]: row for row in fetch(plpy, COLUMNS, oid)}
 
 
-def describe_version(plpy: Plpy, name: str, version: Row, source: str, columns: Mapping[str, Row]) -> Json:
+def describe_version(plpy: Plpy, model: str, version: Row, source: str, columns: Mapping[str, Row]) -> Json:
     """Return the service's description of a version. Refuses a relation that lacks a feature."""
     described: Json = service_connection.ask(plpy, {"verb": "features", "version": version["version_id"]})
     needed = raw_columns(version, [feature["name"] for feature in described["features"]])
@@ -352,7 +381,7 @@ def describe_version(plpy: Plpy, name: str, version: Row, source: str, columns: 
     if absent:
         raise RefusalError(
             MISSING_COLUMN,
-            f'relation {source} has no column "{absent[0]}", which model "{name}" needs',
+            f'relation {source} has no column "{absent[0]}", which model "{model}" needs',
             hint=f"Name a relation that has it. The columns of {source} are {', '.join(columns) or 'none'}.",
         )
     return described
@@ -361,7 +390,9 @@ def describe_version(plpy: Plpy, name: str, version: Row, source: str, columns: 
 def key_columns(
     plpy: Plpy, oid: int, source: str, columns: Mapping[str, Row], keys: Sequence[str] | None
 ) -> list[str]:
-    """Return the columns that name a row: those given, or those of the primary key, for a view those of its table.
+    """Return the columns that name a row: the given ones, or else those of the primary key.
+
+    For a view these are the columns of the primary key of its table.
 
     The given name "*" stands for all columns.
     """
@@ -387,14 +418,16 @@ def key_columns(
 
 
 def is_plain_key(columns: Mapping[str, Row], key: Sequence[str]) -> bool:
-    """Return whether json_build_object makes the key's JSON, which then depends on no setting of the session."""
+    """Return whether json_build_object may make the key's JSON, which then depends on no setting of the session."""
     return len(key) <= _MOST_PAIRS and all(_type_of(columns[name]) in _PLAIN_KEYS for name in key)
 
 
 def kinds_agree(column: Row, kind: str) -> bool:
     """Return whether the service can read the column's binary form as values of this kind."""
-    own = "text" if column["enumerated"] else KIND_OF_TYPE.get(column["base"] or "", "")
-    return kind == {"integer": "number", "float": "number", "boolean": "number", "date": "time"}.get(own, own)
+    type_kind = "text" if column["enumerated"] else KIND_OF_TYPE.get(column["base"] or "", "")
+    return kind == {"integer": "number", "float": "number", "boolean": "number", "date": "time"}.get(
+        type_kind, type_kind
+    )
 
 
 def _type_of(column: Row) -> str:
@@ -402,25 +435,30 @@ def _type_of(column: Row) -> str:
 
 
 def _statement(
-    plpy: Plpy, source: str, columns: Mapping[str, Row], key: Sequence[str], names: Sequence[str], asked: Json
+    plpy: Plpy,
+    source: str,
+    columns: Mapping[str, Row],
+    key: Sequence[str],
+    names: Sequence[str],
+    service_request: Json,
 ) -> str:
-    """Return a query for each row's image and, as JSON, its key. It runs with the caller's search_path."""
+    """Return a query for each row's encoded values and, as JSON, its key. It runs with the caller's search_path."""
     keys = ", ".join(f"t.{plpy.quote_ident(name)}" for name in key)
     values = ", ".join(f"t.{plpy.quote_ident(name)}" for name in names)
-    if "keys" in asked:
-        return f"select pg_catalog.record_send(row({values}, {keys})) as image from {source} as t"
+    if "keys" in service_request:
+        return f"select pg_catalog.record_send(row({values}, {keys})) as encoded from {source} as t"
     if not key:
-        shown = "'{}'"
+        key_json = "'{}'"
     elif is_plain_key(columns, key):
         pairs = ", ".join(f"{plpy.quote_literal(name)}, t.{plpy.quote_ident(name)}" for name in key)
-        shown = f"pg_catalog.json_build_object({pairs})::pg_catalog.text"
+        key_json = f"pg_catalog.json_build_object({pairs})::pg_catalog.text"
     else:
-        shown = f"(select tensile.row_json(k.*)::pg_catalog.text from (select {keys}) as k)"
-    if "columns" in asked:
-        image = f"pg_catalog.record_send(row({values}))"
+        key_json = f"(select tensile.row_json(k.*)::pg_catalog.text from (select {keys}) as k)"
+    if "columns" in service_request:
+        encoded = f"pg_catalog.record_send(row({values}))"
     else:
-        image = f"(select tensile.row_json(f.*)::pg_catalog.text from (select {values}) as f)"
-    return f"select {shown} as key, {image} as image from {source} as t"
+        encoded = f"(select tensile.row_json(f.*)::pg_catalog.text from (select {values}) as f)"
+    return f"select {key_json} as key, {encoded} as encoded from {source} as t"
 
 
 _numbers = itertools.count(1)
@@ -431,8 +469,8 @@ _abandoned: list[str] = []  # names of cursors
 _MOST_FIELDS = 1664  # PostgreSQL allows no more in a row
 _MOST_PAIRS = 50  # PostgreSQL allows 100 arguments to a function, and a pair takes two
 
-# Types whose JSON no setting of the session changes. Keys of other types become JSON under pinned settings.
 _INTEGERS = ("int2", "int4", "int8")
+# Types whose JSON no setting of the session changes. Keys of other types become JSON under pinned settings.
 _PLAIN_KEYS = (*_INTEGERS, "bool", "numeric", "text", "varchar", "bpchar", "name", "uuid", "date", "timestamp")
 
 # A cursor of PL/Python (plpy.cursor) is pinned: with the extended query protocol a statement with a LIMIT could not

@@ -170,7 +170,7 @@ def _statement(plpy: Plpy, name: str, described: Json, request: Json, *, whole: 
     named = ", ".join(f"e.{place_of[column]} as {plpy.quote_ident(column)}" for column in needed)
     order = ", ".join((*(place_of[column] for column in described["series"]), time, "later"))
     return (
-        f"select (select tensile.row_json(r.*)::pg_catalog.text from (select {named}) as r) as image, "
+        f"select (select tensile.row_json(r.*)::pg_catalog.text from (select {named}) as r) as encoded, "
         f"{series} as series, e.later from ({inner}) as e order by {order}"
     )
 
@@ -331,9 +331,9 @@ def _series(plpy: Plpy, reading: _Reading, cursor: str) -> Iterator[tuple[str, l
                 if rows and current is not None:
                     yield current, rows
                 current, rows, size_bytes = record["series"], [], 0
-            image = f"[{'true' if record['later'] else 'false'}, {record['image']}]".encode()
-            size_bytes += len(image)
-            rows.append(image)
+            row = f"[{'true' if record['later'] else 'false'}, {record['encoded']}]".encode()
+            size_bytes += len(row)
+            rows.append(row)
     if rows and current is not None:
         yield current, rows
     plpy.execute(f"close {cursor}")

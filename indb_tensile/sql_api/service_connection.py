@@ -14,7 +14,7 @@ from typing import Any
 from .refusals import TOO_MUCH, UNAVAILABLE, RefusalError
 from .spi import Json, Plpy, fetch
 
-PROTOCOL = 4  # version of greeting and requests, equal to the service's
+PROTOCOL = 5  # version of greeting and requests, equal to the service's
 PART_BYTES = 1 << 20  # size of one part of a long list: other requests wait while the service decodes a part
 _MAX_FRAME_BYTES = 32 << 20  # equal to the service's limit
 MOST_ROW_BYTES = _MAX_FRAME_BYTES - 4096  # largest row as JSON; the rest is for the verb and the database's identity
@@ -35,7 +35,7 @@ def ask_rows(plpy: Plpy, request: Json, rows: list[bytes] | None) -> Any:
 
     The rows are JSON already and are written into the request unchanged, without decoding them.
     """
-    return result_of(_line.exchange(plpy, json.dumps(request).encode(), rows))
+    return result_of(_connection.exchange(plpy, json.dumps(request).encode(), rows))
 
 
 def result_of(answer: bytes) -> Any:
@@ -65,7 +65,7 @@ def ping(plpy: Plpy, request: Json) -> Json:
     return dict(ask(plpy, {"verb": "ping"}))
 
 
-class Line:
+class ServiceConnection:
     """A connection to the service, with one request at a time."""
 
     def __init__(self) -> None:
@@ -82,9 +82,9 @@ class Line:
         self.send(plpy, request, rows)
         return self.receive(plpy)
 
-    def send(self, plpy: Plpy, request: bytes, rows: list[bytes] | None = None, images: bytes | None = None) -> None:
-        """Send a request, with rows as JSON or with images of rows. `receive` returns its answer."""
-        self._unanswered = (request, rows, images)
+    def send(self, plpy: Plpy, request: bytes, rows: list[bytes] | None = None, records: bytes | None = None) -> None:
+        """Send a request, with rows as JSON or as records of `record_send`. `receive` returns its answer."""
+        self._unanswered = (request, rows, records)
         self._resendable = self._socket is not None
         if self._resendable:
             try:
@@ -114,13 +114,13 @@ class Line:
             self._socket = None
 
     def _frame(self) -> bytes:
-        request, rows, images = self._unanswered
+        request, rows, records = self._unanswered
         parts = [request[:-1], self._identity]
         if rows is not None:
             parts += [b', "rows": [', b", ".join(rows), b"]"]
         parts.append(b"}")
-        if images is not None:  # a zero byte, the size of the JSON, the JSON, the images
-            parts = [struct.pack(">xI", sum(map(len, parts))), *parts, images]
+        if records is not None:  # a zero byte, the size of the JSON, the JSON, the records
+            parts = [struct.pack(">xI", sum(map(len, parts))), *parts, records]
         size_bytes = sum(map(len, parts))
         if size_bytes > _MAX_FRAME_BYTES:
             message = f"a request of {size_bytes} bytes exceeds the {_MAX_FRAME_BYTES} that the service reads"
@@ -261,7 +261,7 @@ def _check_for_cancel(plpy: Plpy) -> None:
     plpy.execute("select 1")
 
 
-_line = Line()
+_connection = ServiceConnection()
 
 SERVICES = """
 select (select s.value #>> '{}' from tensile.settings as s where s.name = 'socket_directory') as directory,

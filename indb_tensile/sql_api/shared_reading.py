@@ -46,25 +46,29 @@ def transaction_of(plpy: Plpy, snapshot: str) -> Row | None:
 
     PostgreSQL names an exported snapshot by both numbers of the virtual id, in hexadecimal.
     """
-    own = fetch(plpy, TRANSACTION)[0]
+    transaction = fetch(plpy, TRANSACTION)[0]
     parts = snapshot.split("-")
     try:
-        named = "/".join(str(int(part, 16)) for part in parts[:2])
+        virtual_id = "/".join(str(int(part, 16)) for part in parts[:2])
     except ValueError:
         return None
-    return own if len(parts) == 3 and named == own["transaction"] else None
+    return transaction if len(parts) == 3 and virtual_id == transaction["transaction"] else None
 
 
-def shared_pages(plpy: Plpy, request: Json, line: service_connection.Line) -> Generator[Page, None, bool]:
-    """Yield the answers page by page, and return true; or return false at once if the service cannot read the table.
+def shared_pages(
+    plpy: Plpy, request: Json, connection: service_connection.ServiceConnection
+) -> Generator[Page, None, bool]:
+    """Yield the answers page by page, and return true; or return false, without a page, if the service cannot read.
+
+    The service refuses only the first request: once the session has rows, a fault of the service is an error.
 
     The service computes a page while the session returns the one before.
     """
     after = 0
-    _ask(plpy, request, line, after)
+    _ask(plpy, request, connection, after)
     while True:
         try:
-            answer = service_connection.result_of(line.receive(plpy))
+            answer = service_connection.result_of(connection.receive(plpy))
         except service_connection.ServiceRefusalError as refusal:
             raise (refusal if refusal.row is None else refusal.of_row(after + refusal.row + 1)) from None
         if "refused" in answer:
@@ -72,12 +76,12 @@ def shared_pages(plpy: Plpy, request: Json, line: service_connection.Line) -> Ge
         if not answer["rows"]:
             return True
         after += answer["rows"]
-        _ask(plpy, request, line, after)
+        _ask(plpy, request, connection, after)
         yield answer["keys"], answer["values"], answer["labels"], answer["probabilities"], answer["targets"], None
 
 
-def _ask(plpy: Plpy, request: Json, line: service_connection.Line, after: int) -> None:
-    line.send(plpy, json.dumps(request | {"after": after}).encode())
+def _ask(plpy: Plpy, request: Json, connection: service_connection.ServiceConnection, after: int) -> None:
+    connection.send(plpy, json.dumps(request | {"after": after}).encode())
 
 
 def _in_subtransaction() -> bool:

@@ -111,10 +111,10 @@ def epoch_shown(driver: Any) -> int:
 def test_another_user_sees_none_of_the_trainings(running: Service, tmp_path: Path, trainings: Trainings) -> None:
     with served_page(running.database, "bob") as of_bob, chromium(tmp_path) as driver:
         enter(driver, of_bob)
-        wait_for_text(driver, "No job of yours is on this device.", "No job waits.")
+        wait_for_text(driver, "No job of yours is on this device.", "No jobs are waiting.")
         for path, text in (
             ("/jobs", "No job"),
-            ("/queue", "No job waits."),
+            ("/queue", "No jobs are waiting."),
             ("/models", "There is no model that this role owns"),
         ):
             open_page(driver, of_bob, path)

@@ -13,11 +13,11 @@ Serve = Callable[[Answer], tuple[FakeService, FakePlpy]]
 
 @pytest.fixture(autouse=True)
 def _fresh_session(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    line = service_connection.Line()
-    monkeypatch.setattr(service_connection, "_line", line)
+    connection = service_connection.ServiceConnection()
+    monkeypatch.setattr(service_connection, "_connection", connection)
     monkeypatch.setattr(spi, "_plans", {})
     yield
-    line.close()
+    connection.close()
 
 
 @pytest.fixture

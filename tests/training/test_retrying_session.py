@@ -5,7 +5,7 @@ from collections.abc import Callable
 import psycopg
 import pytest
 
-from indb_tensile.catalog.connection import Connection, UnreachableError, may_pass
+from indb_tensile.catalog.connection import Connection, UnreachableError, is_transient
 from indb_tensile.catalog.fault_origin import is_database_fault
 from indb_tensile.errors import DatabaseError, LostClaimError
 from tests.conftest import Database
@@ -126,4 +126,4 @@ def test_once_makes_one_attempt_on_the_same_connection(database: Database) -> No
 def test_faults_of_the_database_are_distinguished_from_faults_of_the_job(
     error: Exception, passes: bool, databases: bool
 ) -> None:
-    assert (may_pass(error), is_database_fault(error)) == (passes, databases)
+    assert (is_transient(error), is_database_fault(error)) == (passes, databases)

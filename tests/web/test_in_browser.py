@@ -32,7 +32,7 @@ def test_every_page_shows_what_its_role_may_see_and_the_browser_finds_no_fault(
     pages = {
         "/jobs": ("flowers <b>", "running training"),
         f"/jobs/{job}": ("Learning", "Events", "1.1", "3 of 4"),
-        "/queue": ("No job waits.",),
+        "/queue": ("No jobs are waiting.",),
         "/models": ("flowers <b>",),
         "/models/flowers%20%3Cb%3E": ("No version is published",),
         "/usage": ("No device has been used yet.",),

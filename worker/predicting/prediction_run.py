@@ -115,7 +115,7 @@ class PredictionRun:
                 spec.relation if snapshot is None else snapshot.relation,
                 columns,
                 partial(attempt.begin, columns),
-                owner_oid=self._job.owner_oid if snapshot is None else None,
+                role_oid=self._job.owner_oid if snapshot is None else None,
                 primary_key=None if snapshot is None else snapshot.key,
             )
 

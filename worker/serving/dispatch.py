@@ -14,7 +14,7 @@ import msgspec
 
 from indb_tensile.catalog.prediction_counts import PredictionCounts
 from indb_tensile.errors import InvariantError, TensileError
-from indb_tensile.learning.rowimages import BinaryRows
+from indb_tensile.learning.binary_rows import BinaryRows
 
 from .answers import FORECAST
 from .attributions import attribution_rows
@@ -86,14 +86,14 @@ class RequestDispatcher:
 
     async def handle(self, body: bytes, connection: int) -> bytes:
         """Return the answer. Raises TensileError with the message for the client."""
-        body, images = split_body(body)
+        body, records = split_body(body)
         header, request = await self._read(body)
         await self._gate.check(header.asks)
         match request:
             case None:
                 return await self._analyst.ask(body)
             case Predict() | Read():
-                return await self._counted(request, images, connection, header.server_start)
+                return await self._counted(request, records, connection, header.server_start)
             case Features():
                 model = await self._residents.get(request.version)
                 if (forecast := model.forecast()) is not None:
@@ -151,12 +151,12 @@ class RequestDispatcher:
         self._evaluations.close()
         self._readings.close()
 
-    async def _counted(self, request: Predict | Read, images: bytes, connection: int, server_start: str) -> bytes:
+    async def _counted(self, request: Predict | Read, records: bytes, connection: int, server_start: str) -> bytes:
         """Return the answer to a request for predictions, and count it with its rows and its time."""
         started_s = time.monotonic()
         try:
             if isinstance(request, Predict):
-                rows, answer = await self._predicted(request, images)
+                rows, answer = await self._predicted(request, records)
             else:
                 rows, answer = await self._page(request, connection, server_start)
         except TensileError:
@@ -165,9 +165,9 @@ class RequestDispatcher:
         self.counts.answered(rows, time.monotonic() - started_s)
         return answer
 
-    async def _predicted(self, request: Predict, images: bytes) -> tuple[int, bytes]:
+    async def _predicted(self, request: Predict, records: bytes) -> tuple[int, bytes]:
         model = await self._residents.get(request.version)
-        rows = request.rows_of(images)
+        rows = request.rows_of(records)
         values = await self._predict(request, model, rows, self._residents.owner(request.version))
         if request.kind not in TABLE_KINDS:
             return len(rows), await _encode_values(values)

@@ -9,10 +9,10 @@ import msgspec
 
 from indb_tensile.errors import RequestError, TensileError
 from indb_tensile.job import JobSpec, ModelVersionId
+from indb_tensile.learning.binary_rows import SentRecords
 from indb_tensile.learning.columns import CopyEncoding
 from indb_tensile.learning.copy_encodings import of_column
 from indb_tensile.learning.jsonrows import SqlRecord
-from indb_tensile.learning.rowimages import RowImages
 
 from .identity import DatabaseIdentity
 from .service_frames import PROTOCOL, ProtocolError
@@ -44,9 +44,9 @@ class Predict(Request, frozen=True, kw_only=True):
     """Predict each row: an object of column and value, an array in the order of the features, or a single value.
 
     `unnamed` is true if the objects are anonymous SQL records, whose fields are named f1, f2 and so on. Instead of
-    `rows`, the request's binary part may have the images of `image_rows` rows. `columns` are the names and types of
-    their columns, as `server_version` of PostgreSQL sends them. Columns of integers named `keys` follow; the answer
-    has them as JSON.
+    `rows`, the request's binary part may have `record_rows` rows, as records in the encoding of `record_send`.
+    `columns` are the names and types of their columns, as PostgreSQL of `server_version` sends them. Columns of
+    integers named `keys` follow; the answer has them as JSON.
     """
 
     version: ModelVersionId
@@ -55,15 +55,15 @@ class Predict(Request, frozen=True, kw_only=True):
     unnamed: bool = False
     columns: list[tuple[str, str]] = []
     keys: list[tuple[str, str]] = []
-    image_rows: int = 0
+    record_rows: int = 0
     server_version: int = 0
 
-    def rows_of(self, images: bytes) -> Sequence[Any]:
+    def rows_of(self, records: bytes) -> Sequence[Any]:
         """Return the rows of the request, whose binary part is given."""
-        if not self.image_rows:
+        if not self.record_rows:
             return self.marked_rows
         fields, key_fields = (_encodings(each, self.server_version) for each in (self.columns, self.keys))
-        return RowImages(images, self.image_rows, fields, key_fields)
+        return SentRecords(records, self.record_rows, fields, key_fields)
 
     @property
     def marked_rows(self) -> list[Any]:
@@ -72,11 +72,11 @@ class Predict(Request, frozen=True, kw_only=True):
 
 
 class Read(Request, frozen=True, kw_only=True):
-    """Predict the rows of a table that follow the first `after` ones, which the service reads itself.
+    """Read a table, and predict its rows that follow the first `after` ones.
 
-    `columns` and `keys` are as in `Predict`. `role` is the role that asks, `snapshot` the one that its session has
-    exported, and `transaction` the virtual id of the session's transaction, in the process `pid` of the server. A
-    connection reads one table. Each request is complete, so another service can continue.
+    `columns` and `keys` are as in `Predict`. `role` is the oid of the role that asks, `snapshot` the snapshot that
+    its session has exported, and `transaction` the virtual id of the session's transaction, in the process `pid` of
+    the server. A connection reads one table. Each request is complete, so another service can continue.
     """
 
     version: ModelVersionId

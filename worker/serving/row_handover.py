@@ -6,10 +6,10 @@ from collections import deque
 from collections.abc import Callable
 
 from indb_tensile.errors import TensileError
-from indb_tensile.learning.rowimages import CopiedRows
+from indb_tensile.learning.binary_rows import CopiedRows
 
 _MOST_WAITING = 2  # groups of rows in memory that the event loop has not taken yet
-_STALL_S = 2.0  # a reader that waits so long for the event loop looks whether its rows are still wanted
+_STALL_S = 2.0  # a reader that waits this long for the event loop checks whether the session still wants the rows
 
 
 class ClosedError(Exception):

@@ -13,7 +13,7 @@ from indb_tensile import framing
 from indb_tensile.errors import RequestError
 from indb_tensile.framing import FrameBuffer
 
-PROTOCOL = 4  # version of greeting and requests; the bridge function refuses any other version
+PROTOCOL = 5  # version of greeting and requests; the bridge function refuses any other version
 MAX_FRAME_BYTES = 32 * 1024 * 1024  # the event loop decodes a frame as a whole; other connections wait meanwhile
 
 

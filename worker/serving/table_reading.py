@@ -1,12 +1,14 @@
-"""Reads a table for a session that predicts it, on a thread, by COPY as the role `tensile_reader`.
+"""Reads a table for a session that predicts its rows, on a thread, by COPY as the role `tensile_reader`.
 
 The session has exported its snapshot, so the rows are those that it would read itself, and has locked the table. It
-asks only for plain tables that its own transaction has not written (sql_api/shared_reading.py). Whatever it asks for,
-this side checks in the catalog, as the reader: that the role may select the columns, that the relation and its family
-are plain tables without row-level security, and that the types are those which the session has named. COPY plans
-nothing, so it evaluates nothing that a user owns (learning/relation_reader.py).
+asks only for plain tables that its own transaction has not written (sql_api/shared_reading.py). The reader trusts
+none of this: learning/relation_scan.py checks in the catalog that the session's role may select the columns, and that
+the relation, its partitions and its inheritance children are plain tables without row-level security. This module
+checks that the columns have the types that the session has named. COPY of a table evaluates no expressions, so no
+function of a user runs (learning/relation_reader.py).
 
-The reading ends with the rows, with the session's connection to the service, or with the session's transaction.
+The reading ends when all rows are read, when the session's connection to the service closes, or when the session's
+transaction ends.
 """
 
 import asyncio
@@ -21,35 +23,38 @@ from indb_tensile.catalog.connection import Connection
 from indb_tensile.catalog.reader_connection import open_reader
 from indb_tensile.errors import DatabaseError, TensileError
 from indb_tensile.job import Relation
+from indb_tensile.learning.binary_rows import CopiedRows
 from indb_tensile.learning.columns import CopyEncoding
 from indb_tensile.learning.copybinary import SegmentSink
 from indb_tensile.learning.copyrows import Segment
 from indb_tensile.learning.locked_relation import ReadLimits
 from indb_tensile.learning.relation_scan import ScannedColumns, scan
 from indb_tensile.learning.relationsql import statement
-from indb_tensile.learning.rowimages import CopiedRows
 
 from .requests import Read
 from .row_handover import ClosedError, RowHandover
 from .row_pages import RowPages
 
-_LOCK_S = 0.1  # the session holds the lock, so only a waiting exclusive lock of a third one keeps it from the reader
-_MOST_UNANSWERED = 15
+_LOCK_S = 0.1  # longest wait for the table's lock
+_MOST_UNANSWERED = 15  # checks in a row that may fail before the reading ends: one every two seconds
 
 log = logging.getLogger(__name__)
 
 
 class TableReading:
-    """The rows of one relation. `server_start` tells the server whose session asks from a replica of it."""
+    """The rows of one relation. The constructor starts the thread, and needs a running event loop.
 
-    def __init__(self, wanted: Read, server_start: str, reader_dsn: Callable[[], str]) -> None:
-        self.wanted = wanted
-        self.rows_given = wanted.after
+    `server_start` is the start time of the session's server, which distinguishes it from its replicas.
+    """
+
+    def __init__(self, request: Read, server_start: str, reader_dsn: Callable[[], str]) -> None:
+        self.request = request
+        self.rows_given = request.after  # also counts the rows that earlier readings gave to the session
         self._server_start = server_start
         self._reader_dsn = reader_dsn
         self._handover = RowHandover(asyncio.get_running_loop())
         self._connection: Connection | None = None
-        self._pages: RowPages | None = None  # of the only scan
+        self._pages: RowPages | None = None  # the rows of the scan, once it has begun; there is only one scan
         self._unanswered = 0  # failed checks in a row of whether the session still wants the rows
         self._thread = threading.Thread(target=self._run, name="reading", daemon=True)
         self._thread.start()
@@ -70,11 +75,11 @@ class TableReading:
         self._handover.close()
         connection = self._connection
         if connection is not None and not self.ended:
-            # A COPY that sends no rows for long, as of a table of deleted ones, would keep the thread.
+            # A COPY that sends no rows for long, for example of a table of dead rows, would keep the thread.
             threading.Thread(target=_cancel, args=(connection,), daemon=True).start()
 
     def join(self, timeout_s: float) -> None:
-        """Wait for the end of the thread."""
+        """Wait at most `timeout_s` for the end of the thread."""
         self._thread.join(timeout_s)
 
     def _run(self) -> None:
@@ -99,11 +104,11 @@ class TableReading:
 
     @property
     def _title(self) -> str:
-        return f"{self.wanted.schema}.{self.wanted.relation}"
+        return f"{self.request.schema}.{self.request.relation}"
 
     def _read(self) -> None:
-        wanted = self.wanted
-        names = dict.fromkeys(name for name, _ in (*wanted.fields, *wanted.key_fields))
+        request = self.request
+        names = dict.fromkeys(name for name, _ in (*request.fields, *request.key_fields))
         with open_reader(self._reader_dsn(), application_name="tensile service (reading)") as reader:
             self._connection = reader
             _require_server(reader, self._server_start)
@@ -111,24 +116,30 @@ class TableReading:
                 raise ClosedError
             scan(
                 reader,
-                Relation(oid=wanted.oid, schema=wanted.schema, name=wanted.relation),
+                Relation(oid=request.oid, schema=request.schema, name=request.relation),
                 ScannedColumns(features=tuple(names), keys=(), numbers={}, types={}),
                 self._begin,
-                owner_oid=wanted.role,
-                limits=ReadLimits(lock_s=_LOCK_S, snapshot=wanted.snapshot),
+                role_oid=request.role,
+                # The session holds its lock already, so the reader waits only if another transaction waits for an
+                # exclusive lock.
+                limits=ReadLimits(lock_s=_LOCK_S, snapshot=request.snapshot),
             )
             if self._pages is not None:
                 self._pages.end()
 
     def _begin(self, fields: Sequence[tuple[str, CopyEncoding]], _: int | None) -> SegmentSink:
-        """Return what takes the segments of rows. The rows before `after` were given by an earlier reading."""
-        expected = dict((*self.wanted.fields, *self.wanted.key_fields))
+        """Return the function that receives the rows. It drops the first `after` rows, which the session has already.
+
+        The session has them from an earlier reading, perhaps of another service. A second scan, which begins if the
+        table was changed during the first, is refused, as are columns of other types than the session's.
+        """
+        expected = dict((*self.request.fields, *self.request.key_fields))
         if self._pages is not None or dict(fields) != expected:
             raise DatabaseError(f"table {self._title} was changed while it was read", hint="Run the statement again.")
-        skipped = self.wanted.after
-        key_names = tuple(name for name, _ in self.wanted.keys)
+        skipped = self.request.after
+        key_names = tuple(name for name, _ in self.request.keys)
 
-        def take(page: list[Segment]) -> None:
+        def hand_over(page: list[Segment]) -> None:
             nonlocal skipped
             rows = CopiedRows(page, fields, key_names)
             left = rows[min(skipped, len(rows)) :]
@@ -136,27 +147,31 @@ class TableReading:
             if len(left):
                 self._handover.put(left, self._require_caller)
 
-        self._pages = RowPages(take)
+        self._pages = RowPages(hand_over)
         return self._pages.add
 
     def _require_caller(self) -> None:
-        """Raise ClosedError unless the session's transaction still runs and does not wait for this reader's locks."""
+        """Raise ClosedError if the session's transaction has ended, or waits for a lock of this reader.
+
+        The handover calls this every two seconds while the event loop takes no rows. The check needs a connection of
+        its own, because the COPY occupies the reader's.
+        """
         assert self._connection is not None
         parameters = {
-            "transaction": self.wanted.transaction,
-            "pid": self.wanted.pid,
+            "transaction": self.request.transaction,
+            "pid": self.request.pid,
             "reader": self._connection.info.backend_pid,
         }
         try:
             with open_reader(self._reader_dsn(), application_name="tensile service (watching)") as watching:
-                wanted = watching.execute(statement("still_wanted"), parameters).fetchone()
-        except (TensileError, psycopg.Error):  # as while the server accepts no more connections
+                still_wanted = watching.execute(statement("still_wanted"), parameters).fetchone()
+        except (TensileError, psycopg.Error):  # for example while the server accepts no more connections
             self._unanswered += 1
             if self._unanswered > _MOST_UNANSWERED:
                 raise
             return
         self._unanswered = 0
-        if wanted != (True,):
+        if still_wanted != (True,):
             log.info("the reading of table %s ends: its session no longer wants it", self._title)
             raise ClosedError
 

@@ -6,13 +6,13 @@ Each reading takes a connection to the database, so a session beyond the bound r
 from collections.abc import Callable
 
 from indb_tensile.errors import TensileError, UnavailableError
-from indb_tensile.learning.rowimages import CopiedRows
+from indb_tensile.learning.binary_rows import CopiedRows
 
 from .requests import Read
 from .table_reading import TableReading
 
-_MOST = 4
-_MOST_OF_ROLE = 2
+_MOST = 4  # most readings at a time
+_MOST_OF_ROLE = 2  # most of them for one role
 _JOIN_S = 5.0
 
 
@@ -21,24 +21,24 @@ class CannotReadError(UnavailableError):
 
 
 class TableReadings:
-    """All readings. All calls come from the event loop."""
+    """All readings of a service. All calls come from the event loop."""
 
     def __init__(self, reader_dsn: Callable[[], str]) -> None:
         self._reader_dsn = reader_dsn
         self._readings: dict[int, TableReading] = {}  # by the number of the session's connection
         self._closing: list[TableReading] = []
-        self.begun = 0  # how many there have been
+        self.begun = 0  # number of readings so far
 
-    async def take(self, connection: int, wanted: Read, server_start: str) -> CopiedRows | None:
+    async def take(self, connection: int, request: Read, server_start: str) -> CopiedRows | None:
         """Return the rows that follow those that the session has, or None at the end.
 
         Raises CannotReadError if the session can read the table itself, else the error of the reading.
         """
         try:
-            return await self._reading(connection, wanted, server_start).take()
+            return await self._reading(connection, request, server_start).take()
         except TensileError as error:
             self.forget(connection)
-            if wanted.after:
+            if request.after:
                 raise
             raise CannotReadError(error.message, detail=error.detail, hint=error.hint) from error
 
@@ -56,17 +56,17 @@ class TableReadings:
         for reading in self._closing:
             reading.join(_JOIN_S)
 
-    def _reading(self, connection: int, wanted: Read, server_start: str) -> TableReading:
+    def _reading(self, connection: int, request: Read, server_start: str) -> TableReading:
         """Return the reading of this connection, or begin one: the first, or after another service has ended."""
         reading = self._readings.get(connection)
-        if reading is not None and reading.rows_given == wanted.after:
+        if reading is not None and reading.rows_given == request.after:
             return reading
         self.forget(connection)
         self._closing = [each for each in self._closing if not each.ended]
         running = [each for each in (*self._readings.values(), *self._closing) if not each.ended]
-        own = [each for each in running if each.wanted.role == wanted.role]
-        if len(running) >= _MOST or len(own) >= _MOST_OF_ROLE:
+        of_role = [each for each in running if each.request.role == request.role]
+        if len(running) >= _MOST or len(of_role) >= _MOST_OF_ROLE:
             raise UnavailableError("the service reads as many tables as it may at a time", hint="Ask again later.")
         self.begun += 1
-        self._readings[connection] = TableReading(wanted, server_start, self._reader_dsn)
+        self._readings[connection] = TableReading(request, server_start, self._reader_dsn)
         return self._readings[connection]

@@ -16,7 +16,7 @@ import psycopg
 
 from indb_tensile.backoff import Backoff
 from indb_tensile.catalog import jobs
-from indb_tensile.catalog.connection import Connection, may_pass
+from indb_tensile.catalog.connection import Connection, is_transient
 from indb_tensile.catalog.fault_origin import is_database_fault, server_message
 from indb_tensile.catalog.jobs import Progress
 from indb_tensile.errors import DatabaseError, LostClaimError
@@ -111,7 +111,9 @@ class ProgressWriter:
         try:
             self.session.attempt(write)
         except (psycopg.Error, DatabaseError) as error:
-            log.log(logging.DEBUG if may_pass(error) else logging.WARNING, "not written: %s", server_message(error))
+            log.log(
+                logging.DEBUG if is_transient(error) else logging.WARNING, "not written: %s", server_message(error)
+            )
 
     def keep(self, kind: str, write: Callable[[Connection], Any]) -> None:
         """Write what later jobs and attempts need. If it cannot be written now, it is queued."""

@@ -13,7 +13,7 @@ from typing import TypeVar
 import psycopg
 from tenacity import RetryCallState, Retrying, retry_if_exception, wait_exponential
 
-from indb_tensile.catalog.connection import WORK_LOCK_TIMEOUT_MS, Connection, Session, is_blocked, may_pass
+from indb_tensile.catalog.connection import WORK_LOCK_TIMEOUT_MS, Connection, Session, is_blocked, is_transient
 from indb_tensile.catalog.fault_origin import server_message
 from indb_tensile.errors import DatabaseError
 
@@ -59,7 +59,7 @@ class RetryingSession(Session):
     def waiting(self, action: Callable[[], Result], *, wait_for_locks: bool = True) -> Result:
         """Do `action` until it raises no transient error of the database. It must be safe to repeat."""
         attempts = Retrying(
-            retry=retry_if_exception(lambda e: may_pass(e) and (wait_for_locks or not is_blocked(e))),
+            retry=retry_if_exception(lambda e: is_transient(e) and (wait_for_locks or not is_blocked(e))),
             wait=wait_exponential(multiplier=FIRST_PAUSE_S, max=LONGEST_PAUSE_S),
             before_sleep=self._before_pause,
             sleep=self._pause,

@@ -95,12 +95,12 @@ function setSection(sets) {
 
 function queueSection(queue, length) {
   return el("section", { "data-key": "queue" }, el("h2", {}, "Queue"),
-    queue.length === 0 ? el("p", { class: "quiet" }, "No job waits.") : table(
+    queue.length === 0 ? el("p", { class: "quiet" }, "No jobs are waiting.") : table(
       `The next ${queue.length} of ${length} waiting jobs, and what each waits for`, [
         { title: "Job", cell: jobLink },
         { title: "Model", cell: (q) => q.model },
         { title: "Owner", cell: (q) => q.owner },
-        { title: "Waits for", wide: true, cell: (q) => q.waits_for ?? "–" },
+        { title: "Reason", wide: true, cell: (q) => q.waits_for ?? "–" },
         { title: "Since", number: true, cell: (q) => seconds(q.waiting_s) },
       ], queue.slice(0, 10).map((row) => ({ ...row, key: row.job_id }))),
     length > 10 ? el("p", {}, el("a", { href: "/queue" }, "The whole queue")) : null);

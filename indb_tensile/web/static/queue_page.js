@@ -3,18 +3,18 @@ import { listingPage } from "./listing.js";
 
 listingPage({
   name: "queue",
-  caption: "Waiting jobs in the order in which they will about start",
-  empty: "No job waits.",
+  caption: "Waiting jobs, in approximately the order in which they will start",
+  empty: "No jobs are waiting.",
   limit: 100,
   filters: [{ name: "model", title: "Model" }, { name: "owner", title: "Owner" }],
   columns: [
-    { title: "Place", number: true, cell: (q) => number(q.position) },
+    { title: "Position", number: true, cell: (q) => number(q.position) },
     { title: "Job", cell: (q) => el("a", { href: `/jobs/${q.job_id}` }, `${q.job_id}`) },
     { title: "Model", cell: (q) => q.model },
     { title: "Owner", cell: (q) => q.owner },
     { title: "Priority", number: true, cell: (q) => number(q.priority) },
     { title: "State", cell: (q) => [badge(q.paused ? "paused" : q.state, q.paused ? "paused" : q.state), q.phase ? ` ${q.phase}` : null] },
-    { title: "Waits for", wide: true, cell: (q) => q.waits_for ?? "–" },
-    { title: "Since", number: true, cell: (q) => seconds(q.waiting) },
+    { title: "Reason", wide: true, cell: (q) => q.waits_for ?? "–" },
+    { title: "Waiting for", number: true, cell: (q) => seconds(q.waiting) },
   ],
 });

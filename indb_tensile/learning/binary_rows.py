@@ -1,4 +1,4 @@
-"""Rows of a prediction in PostgreSQL's binary format: the images that `record_send` makes, or rows of a COPY."""
+"""Rows of a prediction in PostgreSQL's binary format: records that `record_send` encoded, or rows of a COPY."""
 
 import json
 from abc import abstractmethod
@@ -53,34 +53,34 @@ class BinaryRows(Sequence[bytes]):
         return f"[{','.join(map(form.__mod__, zip(*columns, strict=True)))}]"
 
 
-class RowImages(BinaryRows):
-    """Images of `record_send`, one after the other. The columns of the key follow the others."""
+class SentRecords(BinaryRows):
+    """Records in the encoding of `record_send`, one after the other. The columns of the key follow the others."""
 
-    def __init__(self, images: bytes, rows: int, fields: Fields, key: Fields = ()) -> None:
-        self._images, self._rows, self._fields, self._key = images, rows, tuple(fields), tuple(key)
+    def __init__(self, records: bytes, rows: int, fields: Fields, key: Fields = ()) -> None:
+        self._records, self._rows, self._fields, self._key = records, rows, tuple(fields), tuple(key)
         self.key_names = tuple(name for name, _ in key)
 
     def __len__(self) -> int:
         return self._rows
 
-    def part(self, begin: int, end: int) -> "RowImages":
+    def part(self, begin: int, end: int) -> "SentRecords":
         """Return the rows from `begin` to before `end`."""
-        images = self._images[self._bounds[begin] : self._bounds[end]]
-        return RowImages(images, end - begin, self._fields, self._key)
+        records = self._records[self._bounds[begin] : self._bounds[end]]
+        return SentRecords(records, end - begin, self._fields, self._key)
 
     @cached_property
     def _bounds(self) -> list[int]:
         """The position before each row, and the end: all rows of a table are sliced one pass after the other."""
-        return [0, *row_ends(self._images, len(self._fields) + len(self._key), SENT)]
+        return [0, *row_ends(self._records, len(self._fields) + len(self._key), SENT)]
 
     @cached_property
     def columns(self) -> Columns:
         """The decoded columns; there is at least one row. Raises DataError for arrays of different shapes."""
         fields = (*self._fields, *((_KEY + name, wire) for name, wire in self._key))
-        segments, end = row_segments(self._images, 0, len(fields), SENT)
+        segments, end = row_segments(self._records, 0, len(fields), SENT)
         columns, rows = SegmentDecoder(fields).decode(segments)
-        if (rows, end) != (self._rows, len(self._images)):
-            raise InvariantError(f"{len(self._images)} bytes hold {rows} rows in {end} bytes, not {self._rows} rows")
+        if (rows, end) != (self._rows, len(self._records)):
+            raise InvariantError(f"{len(self._records)} bytes hold {rows} rows in {end} bytes, not {self._rows} rows")
         return columns
 
     def key_column(self, name: str) -> ColumnData:

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from indb_tensile.errors import InvariantError
+from indb_tensile.learning.binary_rows import CopiedRows, SentRecords
 from indb_tensile.learning.columns import ColumnKind, CopyEncoding
 from indb_tensile.learning.copyrows import row_segments
-from indb_tensile.learning.rowimages import CopiedRows, RowImages
 
 LONG = CopyEncoding(kind=ColumnKind.INTEGER, item=">i8")
 FLOAT = CopyEncoding(kind=ColumnKind.FLOAT, item=">f8")
@@ -17,7 +17,7 @@ TEXT = CopyEncoding(kind=ColumnKind.TEXT, item="")
 FIELDS = (("a", FLOAT), ("b", TEXT))
 
 
-def image(*values: Any) -> bytes:
+def record(*values: Any) -> bytes:
     """Return the image of a row of floats, texts, integers and NULLs."""
     parts = [struct.pack(">i", len(values))]
     for value in values:
@@ -37,22 +37,22 @@ def image(*values: Any) -> bytes:
 def test_columns_and_slices_have_the_values_of_the_rows(rows: int) -> None:
     """A long run of rows of one layout is read in another way than few rows."""
     values = [(float(n), None if n % 90 == 7 else "x") for n in range(rows)]
-    images = RowImages(b"".join(image(*row) for row in values), rows, FIELDS)
-    whole = images.columns
+    records = SentRecords(b"".join(record(*row) for row in values), rows, FIELDS)
+    whole = records.columns
     assert whole["a"].values.tolist() == [a for a, _ in values]
     assert whole["b"].missing.tolist() == [b is None for _, b in values]
-    part = images[rows // 2 : rows]
+    part = records[rows // 2 : rows]
     assert len(part) == rows - rows // 2
     assert np.array_equal(part.columns["a"].values, whole["a"].values[rows // 2 :])
-    assert images[0:rows] is images
-    assert images.keys() is None
+    assert records[0:rows] is records
+    assert records.keys() is None
 
 
 def test_keys_are_json_objects_also_where_a_key_is_a_feature() -> None:
-    data = b"".join(image(0.5, "x", n, m) for n, m in ((1, 2), (-(2**63), None)))
-    images = RowImages(data, 2, FIELDS, key=(("a", LONG), ('100% "b"', LONG)))
-    assert images.keys() == f'[{{"a": 1, "100% \\"b\\"": 2}},{{"a": {-(2**63)}, "100% \\"b\\"": null}}]'
-    assert images[1:2].keys() == f'[{{"a": {-(2**63)}, "100% \\"b\\"": null}}]'
+    data = b"".join(record(0.5, "x", n, m) for n, m in ((1, 2), (-(2**63), None)))
+    records = SentRecords(data, 2, FIELDS, key=(("a", LONG), ('100% "b"', LONG)))
+    assert records.keys() == f'[{{"a": 1, "100% \\"b\\"": 2}},{{"a": {-(2**63)}, "100% \\"b\\"": null}}]'
+    assert records[1:2].keys() == f'[{{"a": {-(2**63)}, "100% \\"b\\"": null}}]'
 
 
 @pytest.mark.parametrize("rows", [1, 5, 150])
@@ -63,10 +63,10 @@ def test_copied_rows_have_the_columns_and_keys_of_images_of_the_same_rows(rows: 
     half = sum(len(_copied(*row)) for row in values[: rows // 2])
     segments = [*row_segments(data[:half], 0, 3)[0], *row_segments(data[half:], 0, 3)[0]]
     copied = CopiedRows(segments, (*FIELDS, ("id", LONG)), ("id",))
-    images = RowImages(b"".join(image(*row) for row in values), rows, FIELDS, (("id", LONG),))
+    records = SentRecords(b"".join(record(*row) for row in values), rows, FIELDS, (("id", LONG),))
     for begin, end in ((0, rows), (rows // 3, rows), (rows // 2 - 1, rows // 2 + 1), (0, 1)):
         begin = max(begin, 0)
-        part, expected = copied[begin:end], images[begin:end]
+        part, expected = copied[begin:end], records[begin:end]
         assert (len(part), part.keys()) == (len(expected), expected.keys())
         for name, _ in FIELDS:
             assert part.columns[name].values.tolist() == expected.columns[name].values.tolist()
@@ -75,7 +75,7 @@ def test_copied_rows_have_the_columns_and_keys_of_images_of_the_same_rows(rows: 
 
 def _copied(*values: Any) -> bytes:
     """Return a row of COPY: a shorter count than in an image, and no types."""
-    return struct.pack(">h", len(values)) + _without_types(image(*values)[4:])
+    return struct.pack(">h", len(values)) + _without_types(record(*values)[4:])
 
 
 def _without_types(fields: bytes) -> bytes:
@@ -88,8 +88,9 @@ def _without_types(fields: bytes) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("data", "rows"), [(image(1.0, "x") + b"\0\0\0", 1), (image(1.0, "x"), 2), (image(1.0), 1), (image("1", "x"), 1)]
+    ("data", "rows"),
+    [(record(1.0, "x") + b"\0\0\0", 1), (record(1.0, "x"), 2), (record(1.0), 1), (record("1", "x"), 1)],
 )
-def test_images_that_do_not_have_the_rows_are_an_internal_error(data: bytes, rows: int) -> None:
+def test_records_that_do_not_have_the_rows_are_an_internal_error(data: bytes, rows: int) -> None:
     with pytest.raises(InvariantError):
-        _ = RowImages(data, rows, FIELDS).columns
+        _ = SentRecords(data, rows, FIELDS).columns
