@@ -172,7 +172,7 @@ select q.place as position, j.job_id, j.model_name as model, coalesce(r.rolname,
     or j.phase::text in ('paused', 'parked')  -- as text: an upgrade that adds these labels cannot use them
  order by j.pause_requested, j.awaits_jobs, q.place nulls first, j.job_id;
 comment on view tensile.stat_queue is
-  'waiting jobs in the order in which they will about start, with what each one waits for; jobs that depend on others '
+  'waiting jobs, in approximately the order in which they will start, with what each waits for; jobs that depend on others '
   'come last, and after them paused jobs';
 
 -- Devices ------------------------------------------------------------------------------------------------------

@@ -143,7 +143,7 @@ def test_fault_shows_source_lines_of_its_traceback() -> None:
     finally:
         fake.close()
         for package in session.values():
-            package.service_connection._line.close()
+            package.service_connection._connection.close()
 
     (name,) = _packages(session)
     source = (FOLDER / "predictions.py").read_text(encoding="utf-8").splitlines()

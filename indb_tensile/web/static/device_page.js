@@ -89,7 +89,7 @@ function setSection(sets) {
       { title: "Jobs", cell: (s) => s.jobs.map((job, place) => [place ? ", " : "", jobLink({ job_id: job })]) },
       { title: "Foretold", number: true, cell: (s) => number(s.foretold, 3) },
       { title: "Measured", number: true, cell: (s) => number(s.measured, 3) },
-      { title: "Since", number: true, cell: (s) => seconds(s.age_s) },
+      { title: "Age", number: true, cell: (s) => seconds(s.age_s) },
     ], sets.map((set) => ({ ...set, key: set.jobs.join(" ") }))));
 }
 
@@ -101,7 +101,7 @@ function queueSection(queue, length) {
         { title: "Model", cell: (q) => q.model },
         { title: "Owner", cell: (q) => q.owner },
         { title: "Reason", wide: true, cell: (q) => q.waits_for ?? "–" },
-        { title: "Since", number: true, cell: (q) => seconds(q.waiting_s) },
+        { title: "Waiting for", number: true, cell: (q) => seconds(q.waiting_s) },
       ], queue.slice(0, 10).map((row) => ({ ...row, key: row.job_id }))),
     length > 10 ? el("p", {}, el("a", { href: "/queue" }, "The whole queue")) : null);
 }

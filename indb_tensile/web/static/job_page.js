@@ -47,7 +47,7 @@ function summary(j) {
     facts([
       ["Model", el("a", { href: `/models/${encodeURIComponent(j.model)}` }, j.model)],
       ["Owner", j.owner], ["Table", j.relation], ["Device", j.host && (j.device_name ? `${j.device_name} on ${j.host}` : j.host)],
-      ["Waits for", j.waits_for], ["Place in the queue", j.position],
+      ["Reason for waiting", j.waits_for], ["Position in the queue", j.position],
       ["Ends in about", j.eta_s === null ? null : seconds(j.eta_s)],
       ["Enqueued", time(j.enqueued_at)], ["Started", j.started_at && time(j.started_at)], ["Ended", j.finished_at && time(j.finished_at)],
       ["Duration", j.duration_s === null ? null : seconds(j.duration_s)],
