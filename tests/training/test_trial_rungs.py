@@ -3,7 +3,7 @@
 import pytest
 
 from indb_tensile.learning.earlystop import EarlyStop
-from worker.training.trial_rungs import EpochFigures, finite, published_figures, rung_epochs
+from worker.training.trial_rungs import EpochFigures, compared_epochs, finite, published_figures, rung_epochs
 
 VALUES = ((0.5, 3.0), (0.75, 2.0), (0.625, 2.5))  # of the metric and the loss of three epochs
 
@@ -32,6 +32,15 @@ def test_a_trial_whose_metric_of_early_stopping_is_not_defined_is_compared_by_it
 @pytest.mark.parametrize(("epochs", "ends"), [(9, {0: 1, 1: 3}), (2, {0: 1, 1: 1}), (1, {}), (90, {0: 10, 1: 30})])
 def test_rungs_are_at_shares_of_the_epochs_before_the_last(epochs: int, ends: dict[int, int]) -> None:
     assert rung_epochs((1 / 9, 1 / 3, 1.0), epochs) == ends
+
+
+@pytest.mark.parametrize(
+    ("epochs", "patience", "compared"), [(120, None, 120), (120, 24, 48), (9, 5, 9), (10, 5, 10), (500, 1, 2)]
+)
+def test_rungs_of_a_training_that_may_stop_early_are_shares_of_twice_its_patience(
+    epochs: int, patience: int | None, compared: int
+) -> None:
+    assert compared_epochs(epochs, patience) == compared
 
 
 def test_a_result_that_is_not_finite_is_not_stored() -> None:

@@ -116,8 +116,15 @@ class TrainingRun:
         trial = session.run(lambda c: searches.find_trial(c, self._job.job))
         if trial is None:
             return None
-        epochs, metric = prepared.settings.epochs, prepared.metric
-        return TrialRungs(session, self._job, trial, metric, epochs, started_s=self._started_s)
+        return TrialRungs(
+            session,
+            self._job,
+            trial,
+            prepared.metric,
+            prepared.settings.epochs,
+            patience=prepared.early_stop.patience,
+            started_s=self._started_s,
+        )
 
     def _join(self, seat: Seat, progress_writer: ProgressWriter, opened: OpenDevice) -> RoundMember:
         assigned = self._assigned

@@ -38,7 +38,7 @@ class EpochFigures:
 class TrialRungs:
     """The rungs of one trial. `epochs` is the largest number of epochs of its training.
 
-    `started_s` is when this trainer got the job, by `clock_s`.
+    `patience` is that of early stopping, or None. `started_s` is when this trainer got the job, by `clock_s`.
     """
 
     def __init__(
@@ -49,6 +49,7 @@ class TrialRungs:
         metric: str,
         epochs: int,
         *,
+        patience: int | None = None,
         started_s: float,
         clock_s: Callable[[], float] = time.monotonic,
         pause: Callable[[float], None] = time.sleep,
@@ -60,7 +61,7 @@ class TrialRungs:
         self._epochs = epochs
         self._clock_s = clock_s
         self._pause = pause
-        self._rung_at = rung_epochs(trial.rungs, epochs)
+        self._rung_at = rung_epochs(trial.rungs, compared_epochs(epochs, patience))
         self._started_s = started_s
         self.parked_s = 0.0  # of the time since then
 
@@ -118,6 +119,16 @@ def published_figures(
     if early_stop.patience is not None and early_stop.best_epoch not in (-1, epoch):
         return before
     return EpochFigures(metric=metric, valid_loss=valid_loss)
+
+
+def compared_epochs(epochs: int, patience: int | None) -> int:
+    """Return the number of epochs of which the rungs are shares.
+
+    A training that may stop early mostly ends long before its last epoch, and rungs that come when it would have
+    stopped by itself save nothing. It has at least `patience` epochs, and one whose best epoch comes late has twice
+    as many. On the tables of `bench search` such rungs find trials as good as later ones do (docs/results.md).
+    """
+    return epochs if patience is None else min(epochs, 2 * patience)
 
 
 def rung_epochs(rungs: tuple[float, ...], epochs: int) -> Mapping[int, int]:

@@ -6,7 +6,8 @@
 The methods run in turns, for each seed, with the same trials: the values are drawn at random from the seed, which
 also decides the split, the weights and the batches.
 
-- `asha` compares trials at a ninth and a third of their epochs, `--parallel` of them at once.
+- `asha` compares trials at a ninth and a third of their epochs, or of twice the patience of early stopping. It trains
+  `--parallel` of them at once.
 - `together` trains every trial to its end, `--parallel` of them at once.
 - `turns` trains every trial to its end, one after the other, as a script would that calls tensile_train for each.
 

@@ -15,7 +15,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from enum import Enum
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +77,7 @@ def capture_key(
     with _without_rates(module, numbers.rates):
         layers = _layers(module)
     described = {
-        "code": _code(),
+        "code": _CODE,
         "architecture": _without_options(dict(architecture), numbers.rates),
         "module": layers,
         "loss": _layers(loss),
@@ -207,7 +206,6 @@ def _state(module: nn.Module, loss: nn.Module) -> dict[str, torch.Tensor]:
     return tensors | {f"loss {name}": value for name, value in loss.state_dict().items()}
 
 
-@cache
 def _code() -> list[object]:
     """Return the versions, sizes and times of the code that captures: other code may capture other steps."""
     package = Path(indb_tensile.__file__).parent
@@ -217,3 +215,7 @@ def _code() -> list[object]:
         state = path.stat()
         digest.update(f"{path.relative_to(package)} {state.st_size} {state.st_mtime_ns}\n".encode())
     return [torch.__version__, platform.python_version(), digest.hexdigest()]
+
+
+# Of the code that this process has imported. A trainer is forked with it, and looks at none of the files again.
+_CODE = _code()
