@@ -22,6 +22,7 @@ from indb_tensile.learning.moments import (
     finite_or_nan,
     median,
     moments,
+    moments_by_column,
     most_frequent,
 )
 from indb_tensile.learning.row_storage import MEMORY, RowStorage
@@ -70,14 +71,14 @@ class Numbers:
         durations: Sequence[int] = (),
         storage: RowStorage = MEMORY,
     ) -> "Numbers":
-        """Fit the encoder to the training rows of each column, one column at a time.
+        """Fit the encoder to the training rows of each column.
 
-        A column's mean and scale are bit for bit those that a matrix of all columns would give, because numpy adds up
-        each column separately. Copies that grow with the rows are in `storage`. Raises DataError for values that are
+        A column's mean and scale are bit for bit those that the column alone would give, because numpy adds up each
+        column separately. Copies that grow with the rows are in `storage`. Raises DataError for values that are
         too large.
         """
-        pairs: list[tuple[float, float]] = []
-        fill: list[float] = []
+        fitting: list[tuple[str, Blocks]] = []
+        constants: list[float | None] = []
         scalings: dict[str, Scaling] = {}
         for place, (name, column, rule) in enumerate(zip(names, columns, missing, strict=True)):
             blocks: Blocks = partial(_number_blocks, column)
@@ -86,9 +87,10 @@ class Numbers:
                 scalings[name] = fit_scaling(scaled_by[place], blocks, storage)
                 blocks = partial(_scaled_blocks, scalings[name], blocks)
                 constant = None if constant is None else float(scalings[name].apply(np.array([constant]))[0])
-            own_mean, own_scale = moments((block[:, None] for block in blocks()), [name])
-            pairs.append((float(own_mean[0]), float(own_scale[0])))
-            fill.append(float(own_mean[0]) if constant is None else constant)
+            fitting.append((name, blocks))
+            constants.append(constant)
+        pairs = list(moments_by_column(fitting))
+        fill = [mean if own is None else own for own, (mean, _) in zip(constants, pairs, strict=True)]
         mean, scale = (np.array([pair[at] for pair in pairs]) for at in (0, 1))
         unscaled = ~np.array(standardize, np.bool_)
         return cls(

@@ -44,6 +44,36 @@ def moments(blocks: Iterable[Matrix], names: Sequence[str]) -> tuple[Matrix, Mat
     return running.mean, running.scale()
 
 
+def moments_by_column(columns: Iterable[tuple[str, Blocks]]) -> Iterator[tuple[float, float]]:
+    """Yield the mean and the scale of each column, as `moments` of the column alone, bit for bit.
+
+    Columns of one block are computed together, since scikit-learn checks its input for longer than it adds up a few
+    hundred rows. At most two blocks of numbers are held at a time.
+    """
+    held: list[tuple[str, Matrix]] = []
+    for name, blocks in columns:
+        following = iter(blocks())
+        first = next(following)
+        second = next(following, None)
+        if second is not None or (len(held) + 1) * first.size > FIT_BLOCK_NUMBERS:
+            yield from _moments_together(held)
+            held = []
+        if second is None:
+            held.append((name, first))
+        else:
+            mean, scale = moments((block[:, None] for block in chain((first, second), following)), [name])
+            yield float(mean[0]), float(scale[0])
+    yield from _moments_together(held)
+
+
+def _moments_together(held: Sequence[tuple[str, Matrix]]) -> Iterator[tuple[float, float]]:
+    """Yield the mean and the scale of each of these columns of as many rows."""
+    if held:
+        names = [name for name, _ in held]
+        mean, scale = moments([np.stack([block for _, block in held]).T], names)
+        yield from zip(mean.tolist(), scale.tolist(), strict=True)
+
+
 def finite_or_nan(values: Matrix) -> Matrix:
     """Replace every value that is not finite by NaN."""
     finite = np.isfinite(values)
