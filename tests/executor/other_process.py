@@ -11,24 +11,28 @@ _IMPORT_ALL = """
 import gc, importlib, json, pkgutil, sys
 
 gc.disable()  # imports take a fifth less time
-for absent in ("psycopg", "sqlalchemy", "msgspec", "tenacity", "tomlkit"):
+for absent in ("psycopg", "sqlalchemy", "msgspec", "safetensors", "sklearn", "tenacity", "tomlkit"):
     sys.modules[absent] = None  # importing it fails
-names = ["indb_tensile._native", "indb_tensile._planner", "indb_tensile.settings_loader"]
+suite = ["conftest", "kinds", "machine", "pace_process", "parts", "place", "steps", "test_gpu", "test_whole"]
+suite += ["trainer_process", "round_process", "feed_process", "test_gpu_rounds"]
+names = [f"tests.gpu.{name}" for name in suite]
+names += [f"indb_tensile.bench.commands.{name}" for name in ("step", "exact", "forecast", "maxbatch")]
+names += ["indb_tensile.bench.__main__", "worker.probe_sharing"]
+for name in names:
+    importlib.import_module(name)
+del sys.modules["safetensors"]  # the predictor of latencies needs it, which the suite does not use
+others = ["indb_tensile._native", "indb_tensile._planner", "indb_tensile.settings_loader"]
 for folder in ("device", "executor", "scheduler"):
         package = importlib.import_module(f"indb_tensile.{folder}")
-        names += [module.name for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")]
-names += [f"indb_tensile.bench.commands.{name}" for name in ("step", "exact", "forecast")]
-names += ["indb_tensile.cli.main", "indb_tensile.cli.bench"]
-suite = ["conftest", "kinds", "machine", "pace_process", "parts", "steps", "test_gpu", "test_whole"]
-suite += ["trainer_process", "round_process", "test_gpu_rounds"]
-names += [f"tests.gpu.{name}" for name in suite]
-for name in names:
+        others += [module.name for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")]
+others += ["indb_tensile.cli.main", "indb_tensile.cli.bench"]
+for name in others:
     importlib.import_module(name)
 
 from tests.executor.models import make_job
 
 signatures = [" ".join([step.graph.signature, *sorted(step.signatures)]) for step in make_job("cnn").steps]
-print(json.dumps([len(names), signatures]))
+print(json.dumps([len(names) + len(others), signatures]))
 """
 
 

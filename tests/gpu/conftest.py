@@ -5,7 +5,7 @@ pytest and this package built there, but not psycopg, SQLAlchemy and msgspec. It
 object a line (`-s` shows them) and appends the line to the file that TENSILE_GPU_RESULTS names. It asserts only that
 a measurement is plausible. `run.sh` beside this file builds the package and runs everything:
 
-    sh tests/gpu/run.sh gpu-results.jsonl
+    sh tests/gpu/run.sh
 """
 
 import json
@@ -23,11 +23,10 @@ import pytest
 from indb_tensile.device.allocator_shim import preload_environment
 from indb_tensile.device.cuda import CudaBroker, Gpu, NoGpu, probe
 from indb_tensile.device.ledger import Ledger
+from tests.gpu.place import ON_DOUBLE
 
 REGION_BYTES = 64 << 20
 ROOT = Path(__file__).parents[2]
-PLACE = os.environ.get("TENSILE_GPU_PLACE", "cuda:0")  # where torch computes: `cpu` on the driver's double
-ON_DOUBLE = PLACE == "cpu"
 
 
 @pytest.fixture(scope="session")

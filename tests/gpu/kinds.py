@@ -16,9 +16,12 @@ from indb_tensile.executor.run.placer import Placer
 from indb_tensile.executor.run.runner import Runner
 from indb_tensile.executor.run.state import State
 from indb_tensile.scheduler.memory.peak import LIVENESS
+from tests.gpu.place import ON_DOUBLE, PLACE
 
-CLASSES, ROWS, TOKENS, WIDTH = 10, 32, 32, 256
-WARM, TIMED = 8, 20
+CLASSES = 10
+ROWS, TOKENS, WIDTH = (4, 8, 16) if ON_DOUBLE else (32, 32, 256)
+CHANNELS = 4 if ON_DOUBLE else 64
+WARM, TIMED = (1, 2) if ON_DOUBLE else (8, 20)
 RATE = 1e-3
 HOST_POOL_BYTES = 1 << 30
 
@@ -62,13 +65,14 @@ def _mlp() -> Example:
 
 
 def _convolutions() -> Example:
-    body = [nn.Conv2d(3, 64, 3, padding=1), nn.ReLU()] + [nn.Conv2d(64, 64, 3, padding=1), nn.ReLU()] * 4
-    return nn.Sequential(*body, *_head(64)), torch.randn(ROWS, 3, 32, 32)
+    body = [nn.Conv2d(3, CHANNELS, 3, padding=1), nn.ReLU()]
+    body += [nn.Conv2d(CHANNELS, CHANNELS, 3, padding=1), nn.ReLU()] * 4
+    return nn.Sequential(*body, *_head(CHANNELS)), torch.randn(ROWS, 3, 32, 32)
 
 
 def _residual() -> Example:
-    body = [nn.Conv2d(3, 64, 7, stride=2, padding=3), *(Residual(64) for _ in range(8))]
-    return nn.Sequential(*body, *_head(64)), torch.randn(ROWS, 3, 64, 64)
+    body = [nn.Conv2d(3, CHANNELS, 7, stride=2, padding=3), *(Residual(CHANNELS) for _ in range(8))]
+    return nn.Sequential(*body, *_head(CHANNELS)), torch.randn(ROWS, 3, 64, 64)
 
 
 def _transformer() -> Example:
@@ -95,7 +99,7 @@ KINDS: dict[str, Callable[[], Example]] = {
 
 def recorded(claim: tuple[int, int, int], regions: CudaRegions, name: str) -> dict[str, Any]:
     """Return the pace of the network's iterations, and how many of them ran as one graph."""
-    place, settings = torch.device("cuda:0"), OptimizerSettings(kind="adam")
+    place, settings = torch.device(PLACE), OptimizerSettings(kind="adam")
     torch.manual_seed(3)
     module, x = KINDS[name]()
     y = torch.randint(CLASSES, (ROWS,))

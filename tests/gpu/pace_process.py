@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from indb_tensile.device.cuda import CudaRegions
+from tests.gpu.place import PLACE, allocate_from, synchronise
 from tests.gpu.trainer_process import open_device, write_figures
 
 
@@ -18,27 +19,25 @@ def train_for(settings: dict[str, Any]) -> None:
     """
     import torch
 
-    from indb_tensile.executor.run.open_device import serve_torch
-
     device, _ = open_device(settings)
-    serve_torch(device)
+    allocate_from(device)
     layers = [torch.nn.Linear(settings["width"], settings["width"]), torch.nn.ReLU()] * settings["depth"]
-    network = torch.nn.Sequential(*layers).cuda()
+    network = torch.nn.Sequential(*layers).to(PLACE)
     optimizer = torch.optim.SGD(network.parameters(), lr=1e-3)
-    batch = torch.randn(settings["rows"], settings["width"], device="cuda")
+    batch = torch.randn(settings["rows"], settings["width"], device=PLACE)
 
     def step() -> None:
         optimizer.zero_grad()
         network(batch).square().mean().backward()
         optimizer.step()
-        torch.cuda.current_stream().synchronize()
+        synchronise()
 
     for _ in range(10):
         step()
     write_figures(ready=1)
     sys.stdin.readline()
     start_s, start_cpu_s, steps = time.perf_counter(), time.process_time(), 0
-    while time.perf_counter() - start_s < settings["seconds"]:
+    while steps == 0 or time.perf_counter() - start_s < settings["seconds"]:
         step()
         steps += 1
     taken_s = time.perf_counter() - start_s

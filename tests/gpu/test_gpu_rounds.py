@@ -21,7 +21,8 @@ from indb_tensile.scheduler.planner import JobPlan, plan_jobs
 from indb_tensile.scheduler.round_plans import plan_round
 from indb_tensile.scheduler.timing.simulate import Compute
 from indb_tensile.scheduler.workload import Workload
-from tests.gpu.conftest import ON_DOUBLE, PLACE, Bench, answer, report, resume
+from tests.gpu.conftest import Bench, answer, report, resume
+from tests.gpu.place import ON_DOUBLE, PLACE
 from tests.gpu.round_process import CHANNELS, NUMBER
 
 pytestmark = pytest.mark.gpu

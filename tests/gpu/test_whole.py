@@ -9,11 +9,15 @@ import pytest
 from indb_tensile.device.cuda import CudaBroker, Gpu
 from indb_tensile.device.ledger import Ledger
 from indb_tensile.device.nvml import NoNvml, Nvml
-from tests.gpu.conftest import ON_DOUBLE, PLACE, REGION_BYTES, Bench, answer, report, resume
+from tests.gpu.conftest import REGION_BYTES, Bench, answer, report, resume
+from tests.gpu.place import ON_DOUBLE, PLACE
 
 HEADROOM_BYTES = 4 << 30  # for the contexts of this test's processes
-SECONDS = 5
-SMALL = {"width": 512, "depth": 8, "rows": 256, "seconds": SECONDS}  # its kernels do not fill a large GPU
+# Its kernels do not fill a large GPU.
+SMALL = {"width": 512, "depth": 8, "rows": 256, "seconds": 5}
+LONG = {"rows": 8192}  # long kernels, so a trainer mostly waits
+if ON_DOUBLE:
+    SMALL, LONG = {"width": 32, "depth": 2, "rows": 8, "seconds": 0}, {"rows": 16}
 NETWORKS = ("mlp", "convolutions", "residual", "transformer", "recurrent")
 
 pytestmark = pytest.mark.gpu
@@ -52,7 +56,7 @@ def test_the_whole_device_is_made_and_mapped_in_regions_of_64_mib(gpu: Gpu) -> N
     assert figures["bytes"] == count * region_bytes
 
 
-@pytest.mark.parametrize("count", [1, 2, 4])
+@pytest.mark.parametrize("count", [1, 2] if ON_DOUBLE else [1, 2, 4])
 def test_jobs_at_once_share_the_devices_arithmetic(bench: Bench, count: int) -> None:
     rows = _paced(bench, count)
     report(
@@ -66,12 +70,12 @@ def test_jobs_at_once_share_the_devices_arithmetic(bench: Bench, count: int) -> 
     assert min(row["steps_per_s"] for row in rows) > 0
 
 
-@pytest.mark.parametrize("count", [1, 2, 4, 8])
+@pytest.mark.parametrize("count", [1] if ON_DOUBLE else [1, 2, 4, 8])
 def test_waiting_trainers_use_little_of_the_processor(bench: Bench, count: int) -> None:
-    rows = _paced(bench, count, rows=8192)  # long kernels, so a trainer mostly waits
+    rows = _paced(bench, count, **LONG)
     taken = [row["of_a_processor"] for row in rows]
     report("waiting trainers", trainers=count, of_a_processor=taken)
-    assert min(taken) < 0.95, "a busy wait would use a whole processor"
+    assert ON_DOUBLE or min(taken) < 0.95, "a busy wait would use a whole processor"
 
 
 def test_batches_are_gathered_in_page_locked_memory_while_the_gpu_computes(bench: Bench) -> None:
@@ -96,7 +100,7 @@ def test_networks_become_graphs_or_log_the_reason(
         figures = answer(trainer)
     report("graph", network=network, **figures)
     assert "error" not in figures
-    assert figures["launched"] > 0 or figures["log_lines"]
+    assert ON_DOUBLE or figures["launched"] > 0 or figures["log_lines"]
 
 
 def _paced(bench: Bench, count: int, **settings: int) -> list[dict[str, float]]:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from indb_tensile.device.cuda import CudaDevice, CudaRegions
+from tests.gpu.place import ON_DOUBLE, PLACE, allocate_from, synchronise
 
 PATTERN = 0x5A
 HOST_POOL_BYTES = 1 << 30
@@ -89,10 +90,8 @@ def spin(settings: dict[str, Any]) -> None:
     """Start a kernel that runs for minutes, in memory of the job's regions."""
     import torch
 
-    from indb_tensile.executor.run.open_device import serve_torch
-
     device, _ = open_device(settings)
-    serve_torch(device)
+    allocate_from(device)
     torch.empty(1 << 20, device="cuda").fill_(1)
     torch.cuda.synchronize()
     wait: Any = torch.cuda._sleep
@@ -169,27 +168,26 @@ def train(settings: dict[str, Any]) -> None:
 
     own = settings["allocator"] == "own"
     if own:
-        from indb_tensile.executor.run.open_device import serve_torch
-
         device, _ = open_device(settings)
-        serve_torch(device)
+        allocate_from(device)
     else:
         CudaRegions(0, settings["socket"])  # the broker waits until the trainer has received them
     torch.manual_seed(3)
     torch.use_deterministic_algorithms(mode=True)
-    layers = [torch.nn.Linear(1024, 1024), torch.nn.ReLU()] * 4
-    network = torch.nn.Sequential(*layers).cuda()
+    width, rows, steps = (32, 8, 25) if ON_DOUBLE else (1024, 512, 120)
+    layers = [torch.nn.Linear(width, width), torch.nn.ReLU()] * 4
+    network = torch.nn.Sequential(*layers).to(PLACE)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.01)
-    batch = torch.randn(512, 1024, device="cuda")
-    for step in range(120):
+    batch = torch.randn(rows, width, device=PLACE)
+    for step in range(steps):
         if step == 20:
-            torch.cuda.synchronize()
+            synchronise()
             start_s = time.perf_counter()
         optimizer.zero_grad()
         network(batch).square().mean().backward()
         optimizer.step()
-    torch.cuda.synchronize()
-    step_ms = (time.perf_counter() - start_s) * 10
+    synchronise()
+    step_ms = (time.perf_counter() - start_s) * 1000 / (steps - 20)
     total = torch.cat([parameter.detach().flatten() for parameter in network.parameters()]).view(torch.int32)
     write_figures(bits=int(total.to(torch.int64).sum()), step_ms=step_ms)
 

@@ -29,7 +29,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -38,7 +38,6 @@ from indb_tensile.bench.harness.argument_types import portion, whole
 from indb_tensile.bench.harness.benchmark_processes import preload, run_each_alone
 from indb_tensile.bench.harness.cases import BenchmarkCase
 from indb_tensile.bench.harness.device_rig import DeviceRig, RunTarget, add_target, set_up, target
-from indb_tensile.bench.harness.network_kinds import KINDS, NetworkKind, find_kind
 from indb_tensile.bench.harness.networks import NETWORKS
 from indb_tensile.bench.harness.plain_steps import train_plainly
 from indb_tensile.bench.harness.process_exit import run
@@ -51,6 +50,9 @@ from indb_tensile.scheduler.memory.peak import LIVENESS, floor, liveness_peak, p
 from indb_tensile.scheduler.plan import Plan
 from indb_tensile.scheduler.planner import Workload
 from indb_tensile.scheduler.policies import POLICIES
+
+if TYPE_CHECKING:
+    from indb_tensile.bench.harness.network_kinds import NetworkKind
 
 Row = dict[str, Any]
 
@@ -72,11 +74,9 @@ class ExactOptions:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print a row for each run, and the number of exact runs."""
     options = _parser().parse_args(arguments)
-    kinds = [find_kind(name) for name in (KINDS if options.kinds == [] else options.kinds or ())]
+    kinds = [] if options.kinds is None else _kinds(options.kinds)
     models: list[str] = ([] if kinds else list(NETWORKS)) if options.models is None else options.models
-    if kinds:
-        run_each_alone([kind.name for kind in kinds], "--kinds", find_kind)
-    else:
+    if not kinds:
         run_each_alone(models)
     preload()
     torch.set_num_threads(1)
@@ -87,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         target=target(options),
         iterations=options.iterations,
     )
-    sources: list[NetworkKind | BenchmarkCase] = [*kinds]
+    sources: list["NetworkKind | BenchmarkCase"] = [*kinds]
     for name in models:
         side = options.side or SIDES.get(name, SIDE)
         sources.append(BenchmarkCase.of(name, options.batch, side, emulated=runs.target.emulated))
@@ -101,6 +101,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     print(summary, file=sys.stderr if options.json else sys.stdout)
     sys.exit(int(exact < len(results)))
+
+
+def _kinds(names: Sequence[str]) -> "list[NetworkKind]":
+    """Return the kinds of these names, or all, each of which runs in a process of its own.
+
+    The import needs more packages than known networks do, and a machine with a GPU may lack them.
+    """
+    from indb_tensile.bench.harness.network_kinds import KINDS, find_kind
+
+    kinds = [find_kind(name) for name in names or KINDS]
+    run_each_alone([kind.name for kind in kinds], "--kinds", find_kind)
+    return kinds
 
 
 def measure(subjects: Iterator[TrainingSubject], runs: ExactOptions) -> Iterator[Row]:
@@ -200,7 +212,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     default = ExactOptions()
     parser.add_argument("--models", nargs="+", metavar="NAME", help="default: all, unless --kinds is given")
-    parser.add_argument("--kinds", nargs="*", metavar="NAME", help=f"all, or some of: {', '.join(KINDS)}")
+    parser.add_argument("--kinds", nargs="*", metavar="NAME", help="all, or some; a wrong name lists them")
     parser.add_argument("--policies", nargs="+", default=[], metavar="NAME", help=f"of {', '.join(POLICIES)}")
     parser.add_argument("--batch", type=whole(), default=2)
     parser.add_argument("--side", "--pixels", type=whole(), help="pixels a side, or tokens; default: few")

@@ -36,7 +36,6 @@ from indb_tensile.bench.harness.cases import SIZES, BenchmarkCase, add_sizes
 from indb_tensile.bench.harness.device_rig import DeviceRig, RunTarget, add_target, set_up, target
 from indb_tensile.bench.harness.process_exit import run
 from indb_tensile.bench.harness.trial import StepTrial, TrainingSubject, workload
-from indb_tensile.learning import architectures
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.peak import LIVENESS, floor, liveness_peak
 from indb_tensile.scheduler.planner import JobPlan, Workload, foresee, plan_jobs
@@ -57,7 +56,12 @@ class SmallNetwork:
     rows: int
 
     def subject(self) -> TrainingSubject:
-        """Return the network with random weights and rows."""
+        """Return the network with random weights and rows.
+
+        The import needs more packages than known networks do, and a machine with a GPU may lack them.
+        """
+        from indb_tensile.learning import architectures
+
         module = architectures.build(self.architecture, self.shape, CLASSES)
         x, y = torch.randn(self.rows, *self.shape), torch.randint(0, CLASSES, (self.rows,))
         return TrainingSubject(name=self.name, module=module, loss=nn.CrossEntropyLoss(), x=x, y=y)
