@@ -28,6 +28,8 @@ WHOLE_S = 1740  # time limit of the build and all parts together
 BUILD_S = 100  # the part of it that is meant for the build
 LONGEST_S = 590  # time limit of a part that has the time of others
 NO_TESTS = 5  # pytest's exit code if it collects no test
+# The project's settings of pytest need plugins that this machine may lack.
+WITHOUT_SETTINGS = ("-c", os.devnull, f"--rootdir={ROOT}")
 MPS_PROGRAM = "nvidia-cuda-mps-control"
 _MPS_DEADLINE_S = 30
 
@@ -54,7 +56,7 @@ class Part:
 
 def _suite(names: str) -> tuple[str, ...]:
     options = ("-p", "no:cacheprovider", "-s", "-ra", "--confcutdir=tests/gpu", "tests/gpu")
-    return (sys.executable, "-m", "pytest", *options, "-k", names)
+    return (sys.executable, "-m", "pytest", *WITHOUT_SETTINGS, *options, "-k", names)
 
 
 # What limits each benchmark to the figures that are wanted of a GPU, with a limit in seconds.

@@ -22,6 +22,7 @@ from indb_tensile.device.torch_wheels import installation_hint
 from indb_tensile.device.trainer_footprint import FIRST_FOOTPRINT_BYTES
 from indb_tensile.scheduler.admission.pool import TrainerId
 from tests.gpu.conftest import ROOT, Bench, answer, report, resume
+from tests.gpu.parts import WITHOUT_SETTINGS
 from tests.gpu.place import ON_DOUBLE
 
 RIVALS = ("eager", "checkpoint", "save_on_cpu", "compile")
@@ -271,8 +272,9 @@ def test_iterations_recorded_as_a_graph_end_with_the_bits_of_unrecorded_iteratio
 def test_the_gpu_passes_the_suite_of_every_device(gpu: Gpu) -> None:
     pytest.importorskip("hypothesis")
     suite = ("tests/device/test_device.py", "tests/device/test_arena.py")
+    options = ("-p", "no:cacheprovider", "-k", "cuda")
     done = subprocess.run(
-        (sys.executable, "-m", "pytest", "-q", "--noconftest", "-p", "no:cacheprovider", "-k", "cuda", *suite),
+        (sys.executable, "-m", "pytest", *WITHOUT_SETTINGS, "-q", "--noconftest", *options, *suite),
         cwd=ROOT,
         # The suite's sizes are for a GPU's granularity; on a GPU the second variable has no effect.
         env=os.environ | {"TENSILE_TEST_DEVICES": "cuda", "FAKE_CUDA_GRANULARITY_KB": "2048"},

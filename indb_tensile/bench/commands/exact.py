@@ -87,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         target=target(options),
         iterations=options.iterations,
     )
-    sources: list["NetworkKind | BenchmarkCase"] = [*kinds]
+    sources: list[NetworkKind | BenchmarkCase] = [*kinds]
     for name in models:
         side = options.side or SIDES.get(name, SIDE)
         sources.append(BenchmarkCase.of(name, options.batch, side, emulated=runs.target.emulated))
