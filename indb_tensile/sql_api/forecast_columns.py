@@ -11,6 +11,7 @@ from ..request.forecast_rules import (
     check_use,
     named_columns,
 )
+from ..request.misplaced_parameters import refuse_misplaced
 from ..request.network_rules import FORECAST_ARCHITECTURES
 from .inherited_arguments import LastRun
 from .refusals import INVALID_TEXT, RefusalError
@@ -29,6 +30,7 @@ def choose_forecast(
     requested = request.get("forecast")
     argument = last.arguments.get("forecast") if requested is None else requested
     check_use("forecast", argument)
+    refuse_misplaced("forecast", argument)
     options = check_forecast(argument)
     if "time" not in options:
         options["time"] = _only_time_column(plpy, table, target, options)

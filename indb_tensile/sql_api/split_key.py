@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..errors import RequestError
+from ..request.misplaced_parameters import refuse_misplaced
 from ..request.near_names import did_you_mean
 from ..request.split_rules import check_split
 from .refusals import MISSING_COLUMN, RefusalError
@@ -17,6 +18,7 @@ def with_split_key(plpy: Plpy, request: Json, before: Json, table: Table) -> Tab
     The columns of the key are no features unless the request names them. Refuses a key of unknown columns.
     """
     inherited = request.get("split") is None
+    refuse_misplaced("split", request.get("split"))
     split = check_split(before.get("split", {}) if inherited else request["split"])
     key = split.get("key")
     if key is None:

@@ -10,6 +10,7 @@ from ..errors import RequestError
 from ..request.early_stop_rules import check_early_stop
 from ..request.hyperparam_rules import check_hyperparams
 from ..request.job_rules import check_priority
+from ..request.misplaced_parameters import refuse_misplaced
 from ..request.network_rules import check_architecture, read_architecture
 from ..request.preprocess_rules import check_preprocess, check_preprocess_columns
 from ..request.request_fields import read_integer, read_text
@@ -27,14 +28,14 @@ def architecture(request: Json, before: Json) -> Json:
     of the last run is used, or else `auto`, which chooses a network for the columns.
     """
     argument = read_text(request, "architecture")
-    return check_architecture(
-        before.get("architecture", {"type": "auto"}) if argument is None else read_architecture(argument)
-    )
+    declared = before.get("architecture", {"type": "auto"}) if argument is None else read_architecture(argument)
+    refuse_misplaced("architecture", declared)
+    return check_architecture(declared)
 
 
 def hyperparams(request: Json, before: Json) -> Json:
     """Return the hyper-parameters of the request, or else those of the last run."""
-    return check_hyperparams(_inherited_object(request, "hyperparams", before))
+    return check_hyperparams(_placed(request, "hyperparams", before))
 
 
 def preprocess(request: Json, before: Json, table: Table, features: Sequence[TableColumn]) -> Json:
@@ -47,7 +48,7 @@ def preprocess(request: Json, before: Json, table: Table, features: Sequence[Tab
 
 def documents(request: Json, before: Json) -> Collection[str]:
     """Return the json columns of which `preprocess` chooses paths."""
-    return list(check_preprocess(_inherited_object(request, "preprocess", before)).get("paths", {}))
+    return list(check_preprocess(_placed(request, "preprocess", before)).get("paths", {}))
 
 
 def split(request: Json, before: Json) -> Json:
@@ -62,6 +63,7 @@ def early_stop(request: Json, before: Json, task: str, parts: Json) -> Json | No
     which must have validation rows if early stopping is requested.
     """
     argument = _own_or_inherited(request, "early_stop", before)
+    refuse_misplaced("early_stop", argument)
     return None if argument is None else check_early_stop(argument, task, parts)
 
 
@@ -106,6 +108,13 @@ def memory_limit(plpy: Plpy, request: Json) -> int | None:
 def priority(request: Json) -> int:
     """Return the job's priority in the queue, 0 by default."""
     return check_priority(read_integer(request, "priority") or 0)
+
+
+def _placed(request: Json, key: str, before: Json) -> Any:
+    """Return an argument that should be a JSON object, once none of its parameters belongs to another argument."""
+    value = _inherited_object(request, key, before)
+    refuse_misplaced(key, value)
+    return value
 
 
 def _inherited_object(request: Json, key: str, before: Json) -> Any:

@@ -241,3 +241,61 @@ def test_a_search_in_which_nothing_varies_varies_what_its_architecture_has(archi
     request = {"model": "m", "relation": 5, "architecture": architecture, "search": {}}
     assert sql_api.handle(plpy, "search", request)["ok"]
     assert f"nothing varies in the arguments, so the search varies {varying}" in plpy.notices
+
+
+def _wrong_preprocess(option: str) -> list[Any]:
+    """Return values that this option of preprocessing does not take, for all columns and for one."""
+    by_type: dict[str, list[Any]] = {
+        "boolean": [1, "true"],
+        "choice": ["x", 1, True],
+        "encoding": ["x", 1, []],
+        "integer": ["1", 0, PREPROCESS[option].get("maximum", 0) + 1, True, 1.5],
+        "integers": [1, [1], [0, 1], ["1", "1"], [1, 2000]],
+        "rule": ["x", True, [], 10**400],
+        "paths": [1, "x"],
+    }
+    return by_type[PREPROCESS[option]["type"]]
+
+
+@pytest.mark.parametrize("option", PREPROCESS)
+def test_a_wrong_option_of_preprocessing_is_refused_with_what_it_may_be(option: str) -> None:
+    words = (*PREPROCESS[option].get("values", ()), f'{{"{option}": ')
+    for value in _wrong_preprocess(option):
+        for own, where in ((value, ""), ({"petal": value}, ' of column "petal"')):
+            error = _refusal("train", {"preprocess": {option: own}})
+            assert error["sqlstate"] == "22023"
+            assert error["message"].startswith(f'preprocess: "{option}"{where} is '), error
+            assert [word for word in words if word not in error["hint"]] == [], error
+    error = _refusal("train", {"preprocess": {f"{option}s": 1}})
+    assert error["message"] == f'preprocess: unknown parameter "{option}s"'
+    assert error["hint"] == f'Did you mean "{option}"? Known parameters: {", ".join(PREPROCESS)}.'
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message", "hint"),
+    [
+        ({"hyperparams": {"hidden": [64]}}, 'hyperparams: unknown parameter "hidden"', "architecture"),
+        ({"hyperparams": {"patience": 5}}, 'hyperparams: unknown parameter "patience"', "early_stop or architecture"),
+        ({"hyperparams": {"test_size": 0.3}}, 'hyperparams: unknown parameter "test_size"', "split"),
+        (
+            {"architecture": '{"type": "mlp", "learning_rate": 0.1}'},
+            'architecture mlp: unknown parameter "learning_rate"',
+            "hyperparams",
+        ),
+        ({"early_stop": {"epochs": 5}}, 'early_stop: unknown parameter "epochs"', "hyperparams"),
+        ({"split": {"missing": "mean"}}, 'split: unknown parameter "missing"', "preprocess"),
+        (
+            {"task": "forecast", "target": "petal", "forecast": {"valid_size": 0.2}},
+            'forecast: unknown parameter "valid_size"',
+            "split",
+        ),
+        ({"preprocess": {"seed": 3}}, 'preprocess: unknown parameter "seed"', "hyperparams or split"),
+    ],
+)
+def test_a_parameter_in_the_wrong_argument_is_refused_with_the_right_one(
+    arguments: Json, message: str, hint: str
+) -> None:
+    error = _refusal("train", arguments)
+    assert (error["sqlstate"], error["message"]) == ("22023", message)
+    assert error["hint"] == f"Give it in the argument {hint}."
+    assert error["detail"].startswith("Known parameters: ")
