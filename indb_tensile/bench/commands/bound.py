@@ -1,14 +1,17 @@
 """Compares the least peak of our plans within an overhead with the proven lower bound of every plan.
 
     python -m indb_tensile.bench bound [--models vgg16 …] [--documents FILE …] [--overheads 1.02 1.1]
-        [--machine a6000] [--link 25] [--halvings 8] [--work 1] [--json]
+        [--levels 1 2] [--machine a6000] [--link 25] [--halvings 8] [--work 1] [--program SECONDS] [--json]
 
 For each network and overhead, budgets between the floor and the liveness peak are halved, and the least peak of a
 plan within the overhead is taken. Beside it stands the lower bound of the peak of every plan that is not slower
 (scheduler/judges/peak_bound.py). Both are also given as savings of the liveness peak (MSR); `points` is their
 distance in percentage points. Better plans could gain at most this distance. Part of it may be only because the bound
-is not tight. `--documents` adds graphs that `tensile capture` or the catalog wrote. The exit code is 1 if a plan
-breaks a rule, is below the bound, or if a distance is above `--most` points.
+is not tight. `--documents` adds graphs that `tensile capture` or the catalog wrote, and `--levels` U-Nets of so many
+levels. With `--program`, a mixed-integer program in which large tensors move whole (bench/harness/whole_tensors.py)
+is solved for so many seconds: `program_bytes` is what it proves, a second bound that shares only the order of
+operators with the first. The exit code is 1 if a plan breaks a rule, is below a bound, or if a distance is above
+`--most` points.
 """
 
 import argparse
@@ -20,9 +23,10 @@ from pathlib import Path
 
 from indb_tensile.bench.harness import rows as shared
 from indb_tensile.bench.harness.argument_types import whole
-from indb_tensile.bench.harness.networks import NETWORKS, find, graph_of
+from indb_tensile.bench.harness.networks import NETWORKS, find, graph_of, small_unet
 from indb_tensile.bench.harness.process_exit import run
 from indb_tensile.bench.harness.rows import PlanningCase, Row
+from indb_tensile.bench.harness.whole_tensors import program_bound
 from indb_tensile.errors import MissingError
 from indb_tensile.scheduler.document import read_document
 from indb_tensile.scheduler.graph import StepGraph
@@ -44,7 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for row in measure(options):
         print(shared.stamped(row) if options.json else _line(row), flush=True)
         above = options.most is not None and row["points"] > options.most
-        failed |= bool(row["faults"]) or row["plan_bytes"] < row["bound_bytes"] or above
+        least_bytes = max(row["bound_bytes"], row.get("program_bytes", 0))
+        failed |= bool(row["faults"]) or row["plan_bytes"] < least_bytes or above
     sys.exit(int(failed))
 
 
@@ -54,7 +59,8 @@ def measure(options: argparse.Namespace) -> Iterator[Row]:
         labels = {"model": name, "operators": len(graph.operators)}
         case = shared.make_case([graph], machine(options.machine), options.link, labels=labels)
         for overhead in options.overheads:
-            yield least_memory(case, overhead, halvings=options.halvings, work=options.work)
+            row = least_memory(case, overhead, halvings=options.halvings, work=options.work)
+            yield row if options.program is None else {**row, **_program(case, overhead, options.program)}
 
 
 def least_memory(case: PlanningCase, overhead: float, *, halvings: int, work: float = 1) -> Row:
@@ -94,12 +100,30 @@ def least_memory(case: PlanningCase, overhead: float, *, halvings: int, work: fl
     }
 
 
+def _program(case: PlanningCase, overhead: float, limit_s: float) -> Row:
+    """Return the columns of the program of whole tensors."""
+    (workload,) = case.workloads
+    (graph,) = workload.graphs
+    start_ns = time.process_time_ns()
+    iteration_ns = int(overhead * case.baselines[0].iteration_ns)
+    proven = program_bound(graph, workload.latency_ns[0], case.link, iteration_ns, limit_s=limit_s)
+    return {
+        "program_bytes": proven.least_bytes,
+        "program_solved": proven.optimal,
+        "program_events": proven.events,
+        "program_values": proven.values,
+        "program_ms": round((time.process_time_ns() - start_ns) / 1e6, 3),
+    }
+
+
 def _graphs(options: argparse.Namespace) -> Iterator[tuple[str, StepGraph]]:
     for name in options.models:
         find(name)
-    names = options.models or (() if options.documents else SEVEN)
+    names = options.models or (() if options.documents or options.levels else SEVEN)
     for name in names:
         yield name, graph_of(name)
+    for levels in options.levels:
+        yield f"unet of {levels}", small_unet(levels)
     for path in map(Path, options.documents):
         try:
             document = read_document(path.read_bytes())
@@ -109,10 +133,15 @@ def _graphs(options: argparse.Namespace) -> Iterator[tuple[str, StepGraph]]:
 
 
 def _line(row: Row) -> str:
+    program = ""
+    if "program_bytes" in row:
+        solved = "need" if row["program_solved"] else "need at least"
+        program = f", whole tensors {solved} {row['program_bytes'] / _MB:,.1f} MB"
     return (
         f"{row['model']:<14} {row['operators']:>6} operators at EOR {row['overhead']:.2f}: "
         f"liveness {row['liveness_peak_bytes'] / _MB:,.0f} MB, plan {row['plan_bytes'] / _MB:,.0f} MB, "
-        f"bound {row['bound_bytes'] / _MB:,.0f} MB; saves {row['msr_plan']:.1%} of at most {row['msr_bound']:.1%}, "
+        f"bound {row['bound_bytes'] / _MB:,.0f} MB{program}; "
+        f"saves {row['msr_plan']:.1%} of at most {row['msr_bound']:.1%}, "
         f"{row['points']:.1f} points apart, {len(row['faults'])} faults"
     )
 
@@ -141,6 +170,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--link", type=float, default=_LINK_GB_S, metavar="GB/S")
     parser.add_argument("--halvings", type=whole(), default=8, help="budgets tried for each overhead")
     parser.add_argument("--work", type=_from(0.01), default=1.0, help="multiple of the usual work of a plan")
+    parser.add_argument("--levels", nargs="+", type=whole(), default=[], help="U-Nets of so many levels, on 4 rows")
+    parser.add_argument("--program", type=_from(1), default=None, metavar="SECONDS", help="also solve a program")
     parser.add_argument("--most", type=_from(0), default=None, help="points at most between plan and bound")
     parser.add_argument("--json", action="store_true", help="print one JSON object per line")
     return parser

@@ -95,6 +95,14 @@ def find(name: str) -> Network:
     return NETWORKS[name]
 
 
+def small_unet(levels: int) -> StepGraph:
+    """Return the training step of one micro-batch of `unet`, with so many levels: a small graph of the same shape."""
+    whole = NETWORKS["unet"]
+    rows = whole.micro_batch_size
+    assert rows is not None
+    return capture(replace(whole, build=_unet(levels=levels, diffusion=False), micro_batch_size=None), rows)
+
+
 def missing_library(network: Network) -> str | None:
     """Return the library that this network needs if it is not installed, else None."""
     try:
@@ -385,11 +393,11 @@ def unrolled_lstm(steps: int) -> "nn.Module":
     return Unrolled()
 
 
-def _unet(*, diffusion: bool) -> Callable[[int], "nn.Module"]:
+def _unet(*, levels: int = 4, diffusion: bool) -> Callable[[int], "nn.Module"]:
     def build(_: int) -> "nn.Module":
-        from indb_tensile.bench.harness.unet import FourLevelUNet
+        from indb_tensile.bench.harness.unet import LevelledUNet
 
-        return FourLevelUNet(diffusion=diffusion)
+        return LevelledUNet(levels=levels, diffusion=diffusion)
 
     return build
 

@@ -8,22 +8,21 @@ import torch
 from torch import nn
 from torch.nn.functional import max_pool2d
 
-_LEVELS = 4
 _WIDTH = 64  # channels of the first level
 _GROUPS = 8
 _CLASSES = 2  # of a pixel
 
 
-class FourLevelUNet(nn.Module):
-    """Four levels of 64 to 512 channels.
+class LevelledUNet(nn.Module):
+    """A U-Net whose levels have 64, 128, 256 and so on channels.
 
     With `diffusion` it has group normalisation and SiLU, and returns as many channels as the image has. Otherwise it
     has batch normalisation and ReLU, and returns a score for each class of each pixel.
     """
 
-    def __init__(self, channels: int = 3, *, diffusion: bool) -> None:
+    def __init__(self, channels: int = 3, *, levels: int, diffusion: bool) -> None:
         super().__init__()
-        widths = [_WIDTH << level for level in range(_LEVELS)]
+        widths = [_WIDTH << level for level in range(levels)]
         upwards = list(zip(widths[:0:-1], widths[-2::-1], strict=True))
         inputs = [channels, *widths[:-1]]
         self.down = nn.ModuleList(_block(a, b, diffusion=diffusion) for a, b in zip(inputs, widths, strict=True))
