@@ -72,6 +72,11 @@ def build(
     does.
     """
     module = build_without_memory(architecture, input_shape, outputs, task=task, ensemble=ensemble, network=network)
+    return with_first_weights(module, seed)
+
+
+def with_first_weights(module: nn.Module, seed: int) -> nn.Module:
+    """Return a module that `build_without_memory` has built, with memory and the first weights of this seed."""
     module.to_empty(device="cpu")
     members = module.members if isinstance(module, Ensemble) else [module]
     for place, member in enumerate(members):

@@ -352,26 +352,18 @@ def _build_module(
 ) -> nn.Module:
     """Return the network with its first weights, if it fits in `room`."""
     shape, outputs, frozen = preprocessor.input_shape, preprocessor.target.outputs, settings.freeze or ()
-    if room is not None:
-        empty_module = architectures.build_without_memory(
-            architecture,
-            shape,
-            outputs,
-            task=preprocessor.target.task,
-            ensemble=settings.ensemble,
-            network=network,
-        )
-        architectures.freeze(empty_module, frozen)
-        Requirements.of(empty_module, settings).check(room)
-    module = architectures.build(
+    empty_module = architectures.build_without_memory(
         architecture,
         shape,
         outputs,
-        seed=settings.seed,
         task=preprocessor.target.task,
         ensemble=settings.ensemble,
         network=network,
     )
+    if room is not None:
+        architectures.freeze(empty_module, frozen)
+        Requirements.of(empty_module, settings).check(room)
+    module = architectures.with_first_weights(empty_module, settings.seed)
     if start is not None:
         start.load_into(module)
     architectures.freeze(module, frozen)
