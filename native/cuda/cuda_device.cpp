@@ -373,7 +373,7 @@ std::vector<HostMove> CudaDevice::host_pack() {
   return pool_.pack();
 }
 
-void CudaDevice::host_fit(std::uint64_t free_bytes) { pool_.fit(free_bytes); }
+void CudaDevice::host_fit(std::uint64_t free_bytes) { pool_.resize_tail(free_bytes); }
 
 bool CudaDevice::copies_use(const std::byte* host, std::uint64_t size_bytes) {
   const Current current(context_);

@@ -1,3 +1,4 @@
+// Of the pool's range of addresses, [0, acquired_bytes_) has memory; the rest is only reserved. See host_pool.hpp.
 #include "host_pool.hpp"
 
 #include <algorithm>
@@ -8,7 +9,8 @@
 namespace tensile {
 namespace {
 
-constexpr std::uint64_t step_bytes = std::uint64_t{16} << 20;  // faulting in one step takes about 4 ms
+constexpr std::uint64_t growth_bytes = std::uint64_t{16}
+                                       << 20;  // memory acquired at a time; touching its pages takes about 4 ms
 
 }  // namespace
 
@@ -20,23 +22,24 @@ HostPool::HostPool(std::uint64_t limit_bytes, HostSupply supply)
       forks_(forks()) {}
 
 HostPool::~HostPool() {
-  if (resident_bytes_ == 0 || forks() != forks_) return;  // a forked child has a copy and must not give it back
+  if (acquired_bytes_ == 0 || forks() != forks_) return;  // a forked child has a copy and must not give it back
   try {
-    supply_.remove(range_.address(), rounded_up(resident_bytes_, page_bytes()));
+    supply_.remove(range_.address(), rounded_up(acquired_bytes_, page_bytes()));
   } catch (const Fault&) {
-    // The claim is over, so the ledger no longer counts this memory.
+    // The process's share of the machine's memory has ended (ledger_layout.hpp), so this memory counts no more.
   }
 }
 
 void HostPool::prepare(std::uint64_t size_bytes) {
   const std::lock_guard lock(mutex_);
   const std::uint64_t end_bytes = std::min(size_bytes, limit_bytes_);
-  if (end_bytes > resident_bytes_) supply(std::min(rounded_up(end_bytes, step_bytes), limit_bytes_));
+  if (end_bytes > acquired_bytes_) extend_to(std::min(rounded_up(end_bytes, growth_bytes), limit_bytes_));
 }
 
 std::byte* HostPool::allocate(std::uint64_t size_bytes) {
   if (size_bytes == 0) throw Fault(Fault::Kind::invariant, "a host buffer of 0 bytes");
   const std::lock_guard lock(mutex_);
+  // A size beyond the limit is refused below; rounding it up could overflow.
   const std::uint64_t taken_bytes =
       size_bytes > limit_bytes_ ? size_bytes : rounded_up(size_bytes, supply_.unit_bytes);
   std::optional<Range> free_range = free_.best_fit(taken_bytes);
@@ -71,7 +74,7 @@ std::vector<HostMove> HostPool::pack() {
   std::uint64_t end_bytes = 0;
   live_.clear();
   for (const auto& [buffer, size_bytes] : buffers) {
-    std::byte* const from = range_.address() + (buffer - range_.address());
+    std::byte* const from = range_.address() + (buffer - range_.address());  // `buffer` without const
     std::byte* const to = range_.address() + end_bytes;
     if (to != from) {
       supply_.move(to, from, size_bytes);
@@ -81,20 +84,20 @@ std::vector<HostMove> HostPool::pack() {
     end_bytes += size_bytes;
   }
   free_ = {};
-  if (resident_bytes_ > end_bytes) free_.add({end_bytes, resident_bytes_ - end_bytes});
+  if (acquired_bytes_ > end_bytes) free_.add({end_bytes, acquired_bytes_ - end_bytes});
   return moved;
 }
 
-void HostPool::fit(std::uint64_t free_bytes) {
+void HostPool::resize_tail(std::uint64_t free_bytes) {
   const std::lock_guard lock(mutex_);
-  const std::uint64_t live_end_bytes = resident_bytes_ - tail_bytes();
+  const std::uint64_t live_end_bytes = acquired_bytes_ - tail_bytes();
   if (free_bytes > limit_bytes_ - live_end_bytes) throw_full(free_bytes);
   const std::uint64_t end_bytes = std::min(rounded_up(live_end_bytes + free_bytes, page_bytes()), limit_bytes_);
-  if (end_bytes > resident_bytes_) supply(end_bytes);
-  if (end_bytes == resident_bytes_) return;
+  if (end_bytes > acquired_bytes_) extend_to(end_bytes);
+  if (end_bytes == acquired_bytes_) return;
   const std::uint64_t start_bytes = rounded_up(end_bytes, page_bytes());
-  free_.take({end_bytes, resident_bytes_ - end_bytes});
-  const std::uint64_t before_bytes = std::exchange(resident_bytes_, end_bytes);
+  free_.take({end_bytes, acquired_bytes_ - end_bytes});
+  const std::uint64_t before_bytes = std::exchange(acquired_bytes_, end_bytes);
   if (before_bytes > start_bytes) {
     supply_.remove(range_.address() + start_bytes, rounded_up(before_bytes, page_bytes()) - start_bytes);
   }
@@ -102,19 +105,19 @@ void HostPool::fit(std::uint64_t free_bytes) {
 
 HostUsage HostPool::usage() const {
   const std::lock_guard lock(mutex_);
-  return {limit_bytes_, used_bytes_, high_water_bytes_, resident_bytes_};
+  return {limit_bytes_, used_bytes_, high_water_bytes_, acquired_bytes_};
 }
 
 // Acquire more memory at the end, so that together with the last free range it holds `needed_bytes`. False if that
-// would exceed the limit.
+// would exceed the limit. `needed_bytes` fits into no free range, so it is more than the last one has.
 bool HostPool::grow(std::uint64_t needed_bytes) {
   const std::uint64_t missing_bytes = needed_bytes - tail_bytes();
-  if (missing_bytes > limit_bytes_ - resident_bytes_) return false;
+  if (missing_bytes > limit_bytes_ - acquired_bytes_) return false;
   const auto to = [&](std::uint64_t unit_bytes) {
-    supply(std::min(resident_bytes_ + rounded_up(missing_bytes, unit_bytes), limit_bytes_));
+    extend_to(std::min(acquired_bytes_ + rounded_up(missing_bytes, unit_bytes), limit_bytes_));
   };
   try {
-    to(step_bytes);
+    to(growth_bytes);
   } catch (const Fault& fault) {
     if (fault.kind() != Fault::Kind::memory) throw;
     to(page_bytes());  // memory is short: acquire only what is needed
@@ -125,7 +128,7 @@ bool HostPool::grow(std::uint64_t needed_bytes) {
 // Return the length of the free range at the end of the acquired memory.
 std::uint64_t HostPool::tail_bytes() const {
   const std::optional<Range> last = free_.last();
-  return last && last->end() == resident_bytes_ ? last->size_bytes : 0;
+  return last && last->end() == acquired_bytes_ ? last->size_bytes : 0;
 }
 
 void HostPool::throw_full(std::uint64_t size_bytes) const {
@@ -135,19 +138,19 @@ void HostPool::throw_full(std::uint64_t size_bytes) const {
               "Raise the host pool's limit, or swap less.");
 }
 
-void HostPool::supply(std::uint64_t end_bytes) {
-  // The start is a whole number of pages: only the last step, which reaches the limit, may end within a page, and
-  // nothing else uses the rest of that page.
-  supply_.add(range_.address() + resident_bytes_, rounded_up(end_bytes - resident_bytes_, page_bytes()));
-  const std::uint64_t start_bytes = std::exchange(resident_bytes_, end_bytes);
+void HostPool::extend_to(std::uint64_t end_bytes) {
+  // acquired_bytes_ is a whole number of pages here: it ends within a page only at the limit, beyond which nothing is
+  // acquired, and nothing else uses the rest of that page.
+  supply_.add(range_.address() + acquired_bytes_, rounded_up(end_bytes - acquired_bytes_, page_bytes()));
+  const std::uint64_t start_bytes = std::exchange(acquired_bytes_, end_bytes);
   free_.add({start_bytes, end_bytes - start_bytes});
 }
 
 std::unordered_map<const std::byte*, std::uint64_t>::const_iterator HostPool::find(const std::byte* buffer) const {
   const auto entry = live_.find(buffer);
   if (entry == live_.end()) {
-    throw Fault(Fault::Kind::invariant,
-                text("address ", static_cast<const void*>(buffer), " is no buffer of the host pool, or no longer"));
+    throw Fault(Fault::Kind::invariant, text("address ", static_cast<const void*>(buffer),
+                                             " is not, or is no longer, a buffer of the host pool"));
   }
   return entry;
 }

@@ -19,13 +19,14 @@ struct HostUsage {
   std::uint64_t limit_bytes;
   std::uint64_t used_bytes;  // sizes rounded up to the supply's unit
   std::uint64_t high_water_bytes;
-  std::uint64_t resident_bytes;  // memory acquired from the supply; the pool keeps it until `fit` gives it back
+  std::uint64_t
+      resident_bytes;  // memory acquired from the supply; the pool keeps it until `resize_tail` gives it back
 };
 
 // The source of a pool's memory. The pool acquires and gives back whole pages at its end. `add` raises a fault if
 // there is no memory, and then changes nothing. Buffers begin and end at multiples of `unit_bytes`. `move` copies a
-// buffer to a lower address; the two ranges may overlap. Where `is_memory` is false, addresses of the pool stand for
-// something else (offsets of a file), and only the supply's owner can access it.
+// buffer to a lower address; the two ranges may overlap. If `is_memory` is false, addresses of the pool stand for
+// offsets of a file, and only the supply's owner can access it. A page has one or more units.
 struct HostSupply {
   std::function<void(std::byte* address, std::size_t size_bytes)> add = populate;
   std::function<void(std::byte* address, std::size_t size_bytes)> remove = discard;
@@ -43,7 +44,8 @@ struct HostMove {
 // The host pool of one process. The limit applies to this process; the supply enforces the limit on all processes
 // together (Account::counted).
 //
-// All buffers lie in one range of addresses as long as the limit, which acquires memory in steps from its start. The
+// All buffers lie in one range of addresses as long as the limit. The range acquires memory from its start, some
+// megabytes at a time. The
 // pool takes the smallest free range that fits, so a recurring size finds the range that it left. Neighbouring free
 // ranges merge, so the buffers of a new plan can use the space of the old plan's. Among equal ranges the pool takes
 // the lowest, so equal calls give equal places.
@@ -70,7 +72,7 @@ class HostPool {
 
   // Give memory back or acquire memory until exactly this much is free behind the last live buffer, rounded up to a
   // page. Raises a memory fault if the memory cannot be acquired.
-  void fit(std::uint64_t free_bytes);
+  void resize_tail(std::uint64_t free_bytes);
 
   HostUsage usage() const;
 
@@ -81,7 +83,7 @@ class HostPool {
   bool grow(std::uint64_t needed_bytes);
   std::uint64_t tail_bytes() const;
   [[noreturn]] void throw_full(std::uint64_t size_bytes) const;
-  void supply(std::uint64_t end_bytes);
+  void extend_to(std::uint64_t end_bytes);
   std::unordered_map<const std::byte*, std::uint64_t>::const_iterator find(const std::byte* buffer) const;
 
   const HostSupply supply_;
@@ -89,7 +91,7 @@ class HostPool {
   const Mapping range_;
   const unsigned forks_;
   mutable std::mutex mutex_;
-  std::uint64_t resident_bytes_ = 0;
+  std::uint64_t acquired_bytes_ = 0;
   std::uint64_t used_bytes_ = 0;
   std::uint64_t high_water_bytes_ = 0;
   FreeRanges free_;

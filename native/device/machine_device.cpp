@@ -122,7 +122,7 @@ std::vector<HostMove> MachineDevice::host_pack() {
   return pool_.pack();
 }
 
-void MachineDevice::host_fit(std::uint64_t free_bytes) { pool_.fit(free_bytes); }
+void MachineDevice::host_fit(std::uint64_t free_bytes) { pool_.resize_tail(free_bytes); }
 
 void MachineDevice::close() noexcept {
   out_.close();

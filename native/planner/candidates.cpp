@@ -25,7 +25,7 @@ void Candidates::look_around(Bytes limit_bytes) {
   period_ = now.end_ns.back();
   least_ns_ = step_price * static_cast<double>(period_) + 1;
   peak_ = now.peak_position();
-  peak_op_ = std::min(now.order().operator_at(peak_), step_->operators() - 1);
+  peak_op_ = std::min(now.order().captured_operator(peak_), step_->operators() - 1);
   over_peak_ = now.load_bytes[at(peak_)] - limit_bytes;
   over_.resize(at(count) + 1);
   many_.resize(at(count) + 1);
@@ -113,7 +113,7 @@ void Candidates::consider_longer(Index number, Index inside) {
 // Consider a swap instead of a recomputation, if the peak lies within the recomputation.
 void Candidates::consider_instead(Index number) {
   const Gap& gap = step_->gaps[at(number)];
-  if (gap.need != peak_op_ || layout_->order().again[at(peak_)] == 0) return;
+  if (gap.need != peak_op_ || layout_->order().repeated[at(peak_)] == 0) return;
   const auto waits = static_cast<double>(step_->arrays.out_ns[at(gap.tensor)] + step_->arrays.in_ns[at(gap.tensor)]);
   found_.push_back({number, Choice::swap, {gap.after + 1, gap.need - 1}, nearby(gap) / (waits + least_ns_), waits});
 }
@@ -155,7 +155,7 @@ double Candidates::chain_ns(Index tensor, Index op, int depth) const {
 
 // Return whether the tensor would have to be recomputed as well, to exist before this operator.
 bool Candidates::given_up(Index tensor, Index op) const {
-  if (step_->there_until[at(tensor)] < op) return true;
+  if (step_->present_until[at(tensor)] < op) return true;
   for (Index k = step_->first_gap[at(tensor)]; k < step_->first_gap[at(tensor) + 1]; ++k) {
     const Gap& gap = step_->gaps[at(k)];
     if (gap.after < op && op < gap.need && choices_->choice[at(k)] == Choice::drop) return true;

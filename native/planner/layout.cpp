@@ -45,9 +45,9 @@ bool Layout::hold(const std::vector<Move>& others) {
   for (std::size_t k = 0; k < others.size(); ++k) {
     const Move& move = others[k];
     if (k > 0 && others[k - 1].gap == move.gap && others[k - 1].need > move.after) return false;
-    const std::span<const Stretch> parts = order_->parts(at(move.gap));
+    const std::span<const GapPart> parts = order_->parts(at(move.gap));
     if (std::none_of(parts.begin(), parts.end(),
-                     [&](const Stretch& part) { return part.after == move.after && part.need == move.need; }))
+                     [&](const GapPart& part) { return part.after == move.after && part.need == move.need; }))
       return false;
   }
   moves = others;
@@ -72,7 +72,7 @@ Bytes Layout::excess(Bytes limit_bytes) const {
 // --- what is moved -----------------------------------------------------------------------------------------------
 
 bool Layout::arrange(const Choices& choices, const Layout& like) {
-  if (like.order_ != nullptr && like.order_->follows(choices)) {
+  if (like.order_ != nullptr && like.order_->was_arranged_for(choices)) {
     order_ = like.order_;
     return true;
   }
@@ -95,7 +95,7 @@ void Layout::gather(const Choices& choices) {
     }
     if (choice[gap] != Choice::swap) continue;
     const bool all = choices.room_bytes.has_value();
-    for (const Stretch& part : all ? order_->parts(gap) : used(gap, choices.cover[gap]))
+    for (const GapPart& part : all ? order_->parts(gap) : used(gap, choices.cover[gap]))
       moves.push_back({part.gap, step_->gaps[gap].tensor, part.after, part.need, 0, 0, part.version, part.instance,
                        true, 0, 0, 0, part.need});
   }
@@ -103,11 +103,11 @@ void Layout::gather(const Choices& choices) {
 
 // Return the parts of a gap in which its tensor is away: the longest part, those in which the tensor has to be away,
 // and all parts between them.
-std::span<const Stretch> Layout::used(std::size_t gap, const Cover& cover) const {
-  const std::span<const Stretch> parts = order_->parts(gap);
+std::span<const GapPart> Layout::used(std::size_t gap, const Cover& cover) const {
+  const std::span<const GapPart> parts = order_->parts(gap);
   if (parts.size() < 2) return parts;
   auto first =
-      static_cast<std::size_t>(std::max_element(parts.begin(), parts.end(), shorter<Stretch>) - parts.begin());
+      static_cast<std::size_t>(std::max_element(parts.begin(), parts.end(), shorter<GapPart>) - parts.begin());
   std::size_t last = first;
   const Reach reach = reached(cover);
   for (std::size_t k = 0; k < parts.size(); ++k) {

@@ -113,7 +113,7 @@ class Layout {
     Index lo;
     Index hi;
   };
-  std::span<const Stretch> used(std::size_t gap, const Cover& cover) const;
+  std::span<const GapPart> used(std::size_t gap, const Cover& cover) const;
   Reach reached(const Cover& cover) const;
   void sort_departures();
   void sort_returns();

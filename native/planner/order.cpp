@@ -1,3 +1,4 @@
+// See order.hpp for what an order is, and step.hpp for gaps.
 #include "order.hpp"
 
 #include <algorithm>
@@ -6,55 +7,59 @@
 namespace tensile::planner {
 namespace {
 
+// Depth of a chain of recomputations, counted from 0, up to which it is built; a bound on the recursion. The search
+// estimates no chain of more than 12 (sweep.cpp), so few candidates come near it.
 constexpr int deepest_chain = 48;
 
 }  // namespace
 
 bool Order::arrange(const Step& step, const Choices& choices) {
-  if (!lay_out(step, choices)) return false;
-  walk(step);
-  sum_up(step);
+  if (!build_sequence(step, choices)) return false;
+  find_lifetimes(step);
+  compute_totals(step);
   return true;
 }
 
 bool Order::follows(const Choices& choices) const {
   if (choices.choice.size() != drops_.size()) return false;
-  unsigned differing = 0;
+  unsigned differing = 0;  // no early exit, so that the compiler uses vector instructions
   for (std::size_t gap = 0; gap < drops_.size(); ++gap)
     differing |= static_cast<unsigned>(choices.choice[gap] == Choice::drop) ^ drops_[gap];
   return differing == 0;
 }
 
-Index Order::operator_at(Index where) const {
+Index Order::captured_operator(Index where) const {
   const auto next = std::lower_bound(position.begin(), position.end(), where);
   return static_cast<Index>(next - position.begin());
 }
 
-bool Order::lay_out(const Step& step, const Choices& choices) {
+// Write the operators into op_at in order, each after the recomputations that it needs.
+bool Order::build_sequence(const Step& step, const Choices& choices) {
   const Index ops = step.operators();
   op_at.clear();
-  again.clear();
+  repeated.clear();
   block.resize(at(ops));
   position.resize(at(ops));
   dropped_.assign(at(step.tensors()), 0);
-  made_for_.assign(at(step.tensors()), none);
-  wanted_.assign(at(ops), 0);
+  recomputed_for_.assign(at(step.tensors()), none);
+  ends_dropped_gap_.assign(at(ops), 0);
   drops_.resize(step.gaps.size());
   for (std::size_t gap = 0; gap < drops_.size(); ++gap) {
     drops_[gap] = choices.choice[gap] == Choice::drop ? 1 : 0;
-    if (drops_[gap] != 0) wanted_[at(step.gaps[gap].need)] = wanted_[at(step.gaps[gap].after)] = 1;
+    if (drops_[gap] != 0)
+      ends_dropped_gap_[at(step.gaps[gap].need)] = ends_dropped_gap_[at(step.gaps[gap].after)] = 1;
   }
   for (Index op = 0; op < ops; ++op) {
     block[at(op)] = length();
-    const bool looked_at = wanted_[at(op)] != 0;
-    for (Index number = step.first_access(op); looked_at && number < step.last_access(op); ++number) {
+    const bool touches_dropped = ends_dropped_gap_[at(op)] != 0;
+    for (Index number = step.first_access(op); touches_dropped && number < step.last_access(op); ++number) {
       const Index tensor = step.access(number).tensor;
-      if (dropped_[at(tensor)] != 0 && !make_again(step, tensor, op, 0)) return false;
+      if (dropped_[at(tensor)] != 0 && !recompute(step, tensor, op, 0)) return false;
     }
     position[at(op)] = length();
     op_at.push_back(op);
-    again.push_back(0);
-    for (Index number = step.first_access(op); looked_at && number < step.last_access(op); ++number) {
+    repeated.push_back(0);
+    for (Index number = step.first_access(op); touches_dropped && number < step.last_access(op); ++number) {
       const Index gap = step.gap_of_access[at(number)];
       if (gap != none && drops_[at(gap)] != 0) dropped_[at(step.access(number).tensor)] = 1;
     }
@@ -62,7 +67,9 @@ bool Order::lay_out(const Step& step, const Choices& choices) {
   return true;
 }
 
-bool Order::make_again(const Step& step, Index tensor, Index op, int depth) {
+// Add the operators that recompute a tensor for `op`, which reads it: first those for the missing tensors that they
+// read. False if that is impossible; part of the chain may then be in op_at.
+bool Order::recompute(const Step& step, Index tensor, Index op, int depth) {
   const Index maker = step.first_writer[at(tensor)];
   if (maker == none || step.arrays.repeatable[at(maker)] == 0 || depth > deepest_chain) return false;
   if (step.writers[at(tensor)].size() != 1) return false;
@@ -70,25 +77,26 @@ bool Order::make_again(const Step& step, Index tensor, Index op, int depth) {
     const Access& source = step.access(number);
     if (source.writes) continue;
     if (step.written_between(source.tensor, maker, op)) return false;
-    if (step.persistent(source.tensor) || made_for_[at(source.tensor)] == op) continue;
-    const bool there = dropped_[at(source.tensor)] == 0 && step.there_until[at(source.tensor)] >= op;
-    if (!there && !make_again(step, source.tensor, op, depth + 1)) return false;
+    if (step.persistent(source.tensor) || recomputed_for_[at(source.tensor)] == op) continue;
+    const bool present = dropped_[at(source.tensor)] == 0 && step.present_until[at(source.tensor)] >= op;
+    if (!present && !recompute(step, source.tensor, op, depth + 1)) return false;
   }
   op_at.push_back(maker);
-  again.push_back(1);
+  repeated.push_back(1);
   for (Index number = step.first_access(maker); number < step.last_access(maker); ++number) {
     if (!step.access(number).writes) continue;
-    made_for_[at(step.access(number).tensor)] = op;
+    recomputed_for_[at(step.access(number).tensor)] = op;
     dropped_[at(step.access(number).tensor)] = 0;
   }
   return true;
 }
 
-// Compute the lifetime of every tensor, and the parts of each gap without accesses.
-void Order::walk(const Step& step) {
+// Compute the lifetimes of all tensors. A recomputation inside a gap accesses the tensor, so it divides the gap into
+// parts without accesses: note each part.
+void Order::find_lifetimes(const Step& step) {
   const Index count = length();
   held_.assign(at(step.tensors()), {});
-  noted_.clear();
+  parts_in_time_.clear();
   lives_.clear();
   for (Index pos = 0; pos < count; ++pos) {
     const Index op = op_at[at(pos)];
@@ -100,43 +108,47 @@ void Order::walk(const Step& step) {
         here.written = 0;
         lives_.push_back({access.tensor, pos, pos});
       } else {
-        if (here.latest != none) note(access.tensor, pos);
+        if (here.latest != none) note_part(access.tensor, pos);
         if (here.life != none) lives_[at(here.life)].last = pos;
       }
       if (here.earliest == none) here.earliest = pos;
       here.latest = pos;
       here.written += access.writes ? 1 : 0;
-      if (again[at(pos)] == 0) here.gap = step.gap_of_access[at(number)];
+      if (repeated[at(pos)] == 0) here.gap = step.gap_of_access[at(number)];
     }
   }
   for (Index tensor = 0; tensor < step.tensors(); ++tensor) {
     const Held& here = held_[at(tensor)];
-    if (step.persistent(tensor) && here.latest != none) note(tensor, here.earliest + count);
+    // The last gap of a persistent tensor goes on to its first access in the next iteration.
+    if (step.persistent(tensor) && here.latest != none) note_part(tensor, here.earliest + count);
   }
   sort_parts(step.gaps.size());
 }
 
-// End a part of the tensor's open gap, if there is one, at the access at `need`.
-void Order::note(Index tensor, Index need) {
+// If the tensor is in a gap, note the part from its latest access to the one at `need`.
+void Order::note_part(Index tensor, Index need) {
   const Held& here = held_[at(tensor)];
   if (here.gap != none && need - here.latest > 1)
-    noted_.push_back({here.gap, here.latest, need, here.written, here.life});
+    parts_in_time_.push_back({here.gap, here.latest, need, here.written, here.life});
 }
 
+// A counting sort by gap. The counts are written two places ahead, so that after the parts have been placed
+// first_part_[gap] and first_part_[gap + 1] are the bounds of each gap.
 void Order::sort_parts(std::size_t gaps) {
   first_part_.assign(gaps + 2, 0);
-  for (const Stretch& stretch : noted_) ++first_part_[at(stretch.gap) + 2];
+  for (const GapPart& part : parts_in_time_) ++first_part_[at(part.gap) + 2];
   std::partial_sum(first_part_.begin(), first_part_.end(), first_part_.begin());
-  parts_.resize(noted_.size());
-  for (const Stretch& stretch : noted_) parts_[first_part_[at(stretch.gap) + 1]++] = stretch;
+  parts_.resize(parts_in_time_.size());
+  for (const GapPart& part : parts_in_time_) parts_[first_part_[at(part.gap) + 1]++] = part;
 }
 
-void Order::sum_up(const Step& step) {
+// Compute the bytes held at each position and the time before it.
+void Order::compute_totals(const Step& step) {
   const Index count = length();
   uploads.clear();
   before_ns.resize(at(count) + 1);
   held_bytes.assign(at(count) + 1, 0);
-  for (const Life& life : lives_) {
+  for (const Life& life : lives_) {  // first the differences, which the loop below turns into sums
     const Bytes size = step.arrays.size_bytes[at(life.tensor)];
     held_bytes[at(life.first)] += size;
     held_bytes[at(life.last) + 1] -= size;

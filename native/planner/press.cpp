@@ -36,7 +36,7 @@ bool Search::demand_more(Bytes limit_bytes) {
 
 bool Search::demand_at(Index position, Bytes limit_bytes) {
   const Index ops = step_.operators();
-  const Index op = std::min(layout_.order().operator_at(position), ops - 1);
+  const Index op = std::min(layout_.order().captured_operator(position), ops - 1);
   std::vector<std::pair<Bytes, Undo>> there;
   for (Index number = 0; number < static_cast<Index>(step_.gaps.size()); ++number) {
     const Gap& gap = step_.gaps[at(number)];

@@ -36,7 +36,7 @@ Step::Step(StepArrays step_arrays) : arrays(std::move(step_arrays)) {
   }
   find_gaps(users);
   sort_around();
-  there_until = last_user;
+  present_until = last_user;
   if (arrays.hold) hold_sources();
 }
 
@@ -54,7 +54,7 @@ void Step::hold_sources() {
   }
   for (Index tensor = 0; tensor < tensors(); ++tensor)
     if (Bytes size = arrays.size_bytes[at(tensor)]; size > 0 && results[at(tensor)] >= least_gain * size)
-      there_until[at(tensor)] = operators() - 1;
+      present_until[at(tensor)] = operators() - 1;
 }
 
 // Return the bytes of this operator's results that can be dropped in a gap that ends after `since`.

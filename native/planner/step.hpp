@@ -40,7 +40,7 @@ struct StepArrays {
   std::vector<std::uint8_t> repeatable;
   std::vector<Index> offset;
   std::vector<Access> access;
-  bool hold = false;  // hold what recomputations read (`Step::there_until`)
+  bool hold = false;  // hold what recomputations read (`Step::present_until`)
 };
 
 class Step {
@@ -72,7 +72,7 @@ class Step {
   }
 
   // Return whether any tensor is held beyond its last use.
-  bool holds() const { return there_until != last_user; }
+  bool holds() const { return present_until != last_user; }
 
   // Return whether the tensor could be dropped in a gap and recomputed by its only writer.
   bool droppable(const Gap& gap) const;
@@ -87,7 +87,7 @@ class Step {
   std::vector<Index> last_user;      // by tensor, none if no operator accesses it
   // By tensor, the last operator for which a recomputation may read it without recomputing it first; none if no
   // operator accesses it. That is its last use or, if the tensor is held, the last operator.
-  std::vector<Index> there_until;
+  std::vector<Index> present_until;
   std::vector<std::vector<Index>> writers;  // by tensor, in order
   Bytes base_bytes = 0;                     // of all persistent tensors
 

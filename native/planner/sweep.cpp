@@ -66,7 +66,7 @@ void Sweep::list_parts() {
   const Order& order = layout_.order();
   for (std::size_t gap = 0; gap < step_.gaps.size(); ++gap) {
     if (choices_.choice[gap] != Choice::keep) continue;
-    for (const Stretch& stretch : order.parts(gap)) {
+    for (const GapPart& stretch : order.parts(gap)) {
       const auto number = static_cast<Index>(parts_.size());
       parts_.push_back({stretch.gap, stretch.after, stretch.need});
       if (stretch.after + 1 < count_) ++starting_[at(stretch.after + 1) + 2];
@@ -253,7 +253,7 @@ void Sweep::make_there(Index tensor, Index op, int depth) {
     const Access& source = step_.access(number);
     if (source.writes || step_.persistent(source.tensor)) continue;
     const Bytes size = step_.arrays.size_bytes[at(source.tensor)];
-    if (step_.there_until[at(source.tensor)] < op) {
+    if (step_.present_until[at(source.tensor)] < op) {
       add(position, position + 1, size);
       make_there(source.tensor, op, depth + 1);
       continue;
@@ -312,7 +312,7 @@ double Sweep::chain_ns(Index tensor, Index op, int depth) const {
     if (source.writes) continue;
     if (step_.written_between(source.tensor, maker, op)) return impossible_ns;
     if (step_.persistent(source.tensor)) continue;
-    if (step_.there_until[at(source.tensor)] < op) {
+    if (step_.present_until[at(source.tensor)] < op) {
       sum += chain_ns(source.tensor, op, depth + 1);
       continue;
     }

@@ -167,7 +167,7 @@ class FakeDevice:
         if size_bytes == 0:
             raise InvariantError("a copy of 0 bytes")
         if host not in self._buffers:
-            raise InvariantError(f"address {host:#x} is no buffer of the host pool, or no longer")
+            raise InvariantError(f"address {host:#x} is not, or is no longer, a buffer of the host pool")
         if size_bytes > ctypes.sizeof(self._buffers[host]):
             raise InvariantError(
                 f"a copy of {size_bytes} bytes exceeds the host buffer of {ctypes.sizeof(self._buffers[host])} bytes"

@@ -179,7 +179,7 @@ def test_buffers_of_the_host_pool_do_not_overlap(device: Device) -> None:
 def test_a_buffer_cannot_be_freed_twice(device: Device) -> None:
     host = device.host_allocate(100)
     device.host_free(host)
-    with pytest.raises(InvariantError, match="is no buffer of the host pool"):
+    with pytest.raises(InvariantError, match="is not, or is no longer, a buffer of the host pool"):
         device.host_free(host)
 
 
@@ -192,7 +192,7 @@ def test_a_copy_needs_a_live_buffer_and_a_size_within_it(openers: Devices) -> No
         device.copy_out(host, tensor, 10_000)
     with pytest.raises(InvariantError, match="a copy of 0 bytes"):
         device.copy_out(host, tensor, 0)
-    with pytest.raises(InvariantError, match="is no buffer of the host pool"):
+    with pytest.raises(InvariantError, match="is not, or is no longer, a buffer of the host pool"):
         device.copy_in(tensor, HostBuffer(tensor), 1)
 
 

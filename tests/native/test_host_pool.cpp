@@ -118,11 +118,11 @@ TEST(a_failed_supply_leaves_the_pool_unchanged) {
 TEST(an_address_that_is_no_live_buffer_is_refused) {
   HostPool pool(mib);
   std::byte* buffer = pool.allocate(1000);
-  CHECK_FAULT(invariant, "is no buffer of the host pool", pool.free(buffer + 64));
+  CHECK_FAULT(invariant, "is not, or is no longer, a buffer of the host pool", pool.free(buffer + 64));
   CHECK_FAULT(invariant, "a host buffer of 0 bytes", pool.allocate(0));
   pool.free(buffer);
-  CHECK_FAULT(invariant, "is no buffer of the host pool", pool.free(buffer));
-  CHECK_FAULT(invariant, "is no buffer of the host pool", pool.size_bytes(buffer));
+  CHECK_FAULT(invariant, "is not, or is no longer, a buffer of the host pool", pool.free(buffer));
+  CHECK_FAULT(invariant, "is not, or is no longer, a buffer of the host pool", pool.size_bytes(buffer));
   HostPool none(0);
   CHECK_FAULT(memory, "limit of 0 bytes", none.allocate(1));
 }
@@ -163,15 +163,15 @@ TEST(a_pool_is_fitted_to_the_requested_room_and_returns_the_rest) {
   std::byte* const first = pool.allocate(mib);
   CHECK_EQUAL(acquired_bytes, 8 * mib);  // acquires a whole step, but at most the limit
   std::memset(first, 7, mib);
-  pool.fit(5000);
+  pool.resize_tail(5000);
   CHECK_EQUAL(acquired_bytes, mib + 8192);
   CHECK_EQUAL(pool.usage().resident_bytes, mib + 8192);
   CHECK_EQUAL(std::count(first, first + mib, std::byte{7}), static_cast<std::ptrdiff_t>(mib));
   pool.allocate(8192);
   CHECK_EQUAL(acquired_bytes, mib + 8192);
-  pool.fit(2 * mib);
+  pool.resize_tail(2 * mib);
   CHECK_EQUAL(acquired_bytes, 3 * mib + 8192);
-  CHECK_FAULT(memory, "of its limit of 8388608 bytes are in use", pool.fit(8 * mib));
+  CHECK_FAULT(memory, "of its limit of 8388608 bytes are in use", pool.resize_tail(8 * mib));
   CHECK_EQUAL(acquired_bytes, 3 * mib + 8192);
 }
 

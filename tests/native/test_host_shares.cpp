@@ -72,7 +72,7 @@ void exchange_plans(int fd, const Claim& claim, Witness& witness, int turns) {
     pool.pack();
     const std::uint64_t pages = random() % 40;
     try {
-      pool.fit(pages * page);
+      pool.resize_tail(pages * page);
       for (std::uint64_t number = 0; number < pages; ++number) buffers.push_back(pool.allocate(page));
     } catch (const Fault& fault) {
       CHECK(fault.kind() == Fault::Kind::memory);
