@@ -1,7 +1,7 @@
 """A member of a round: it passes the gates of its part, and takes and gives back the round's regions.
 
 Jobs in a round wait for each other in the device's shared ledger (native/device/passages.hpp). A job that does not
-iterate must not make the others wait: it may be validating, saving a checkpoint, leaving the round, or dead. Its
+iterate must not make the others wait: it may be validating, storing a checkpoint, leaving the round, or dead. Its
 gates cannot just be opened, because a gate that another gate implies is left out: a third job may wait only for this
 one, and this one for the second. So its part is *played*: `PartPlayer` passes the gates in order and reports
 progress, and holds nothing. A trainer plays its own part whenever it has been between two iterations for `BEAT_S`;

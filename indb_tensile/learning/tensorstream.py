@@ -1,6 +1,6 @@
 """Writes tensors as safetensors one at a time, so that at most one copy of a tensor is in memory.
 
-The library's own writer takes all tensors at once and returns all bytes, so saving a checkpoint with it needs three
+The library's own writer takes all tensors at once and returns all bytes, so storing a checkpoint with it needs three
 times the memory of a job's state. The format (https://github.com/huggingface/safetensors#format) is the length of a
 header, the header in JSON, and the tensors' bytes in the header's order. The order is the library's: large types
 first, so that all tensors are aligned.

@@ -133,9 +133,9 @@ class TorchTraining:
         for state in self._optimizer.state.values():
             yield from state.values()
 
-    def saving(self) -> LocalContender:
+    def offloading(self) -> LocalContender:
         """Return a contender that moves every tensor saved for the backward pass to the host and back."""
-        return self.contender(self._transfers.label, self.module, self._transfers.saving)
+        return self.contender(self._transfers.label, self.module, self._transfers.offload_saved_tensors)
 
     def close(self) -> None:
         """Release the batch's host memory."""
@@ -166,7 +166,7 @@ def rivals(
     for count in segments if network is not None else ():
         assert network is not None
         yield shared.contender(f"{CHECKPOINT} {count}", segmented(network, shared.module, count))
-    yield shared.saving()
+    yield shared.offloading()
     for compiler, budget in compiled:
         contender = _compiled(shared, budget, compiler)
         if contender is not None:

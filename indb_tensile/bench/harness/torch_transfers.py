@@ -25,7 +25,7 @@ class Transfers(Protocol):
         """Return a function that brings this tensor to the device at each call."""
         ...
 
-    def saving(self) -> Any:
+    def offload_saved_tensors(self) -> Any:
         """Return a context manager for a forward and backward pass whose saved tensors are kept on the host."""
         ...
 
@@ -48,7 +48,7 @@ class TorchTransfers:
         pinned = tensor.pin_memory() if self._pins else tensor
         return lambda: pinned.to(self._place, non_blocking=True, copy=True)
 
-    def saving(self) -> Any:
+    def offload_saved_tensors(self) -> Any:
         """Return torch.autograd.graph.save_on_cpu."""
         return save_on_cpu(pin_memory=self._pins)
 
@@ -78,7 +78,7 @@ class LinkTransfers:
 
         return bring
 
-    def saving(self) -> saved_tensors_hooks:
+    def offload_saved_tensors(self) -> saved_tensors_hooks:
         """Return the hooks of save_on_cpu, through the link."""
         return saved_tensors_hooks(self._pack, self._unpack)
 
