@@ -1,12 +1,15 @@
-"""Pauses between attempts that something else fills: a trainer goes on training, the controller goes on serving.
+"""Computes growing pauses between attempts, for callers that do other work during a pause.
 
-Where the caller waits, tenacity repeats the attempt (`catalog/connection.py`). It always sleeps between two attempts,
-so it cannot be used here.
+A trainer goes on training, and the controller goes on serving its jobs. A caller that only waits uses tenacity
+(`catalog/connection.py`), which sleeps between two attempts and so cannot be used here.
 """
 
 
 class Backoff:
-    """The pauses after failures in a row: `first_s`, then twice the previous one, at most `longest_s`."""
+    """The pauses after failures in a row: `first_s`, then twice the previous one, at most `longest_s`.
+
+    `failures` is the number of failures since the last success.
+    """
 
     def __init__(self, *, first_s: float, longest_s: float) -> None:
         self._first_s = first_s

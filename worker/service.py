@@ -1,10 +1,9 @@
-"""The service's process: one per controller, for predictions and all other requests that need torch at once.
+"""The service's process, one per controller: answers predictions and other requests that need torch.
 
-It listens on a Unix socket, answers only the system user of its database server and only requests of its own
-database, and ends with its controller. On a hot standby, an administrator starts one that only reads
-(serving/standby.py). One thread of this process computes predictions and evaluations. Other
-requests go to the analyst, a second process, which is forked from a copy of this process that was made before it
-started any thread.
+The process listens on a Unix socket, answers only the system user of its database server and only requests of its own
+database, and ends with its controller. On a hot standby, an administrator starts a service that only reads
+(serving/standby.py). One thread of the process computes predictions and evaluations. Other requests go to the analyst
+(serving/analyst.py), a second process: a fork server that was forked before this process started any thread forks it.
 """
 
 import asyncio
@@ -52,9 +51,9 @@ from .serving.standby import NoAnalyst, standby_directory
 from .serving.store import Loaded, Store
 from .serving.table_readings import TableReadings
 
-# Versions that load at the same time, so that one that loads slowly, or waits for a lock, delays no other user.
+# Versions that load at the same time, so that a version that loads slowly or waits for a lock delays no other user.
 _LOADER_THREADS = 4
-_COUNTS_S = 5.0  # between two additions to the counters of predictions
+_COUNTS_S = 5.0  # time between two additions to the counters of predictions in the catalog
 _GRACE_S = 3.0  # time for requests in progress when the service is stopped
 
 _log = logging.getLogger("service")
@@ -86,7 +85,7 @@ async def _serve(options: ServiceSettings, store: Store, forks: ForkServer) -> N
     place = _place(options, store, identity.installation)
     analyst_process = NoAnalyst() if options.worker is None else AnalystProcess(forks, analyst.__name__)
     batches, loader = Batches(), _Loader(options)
-    front = RequestDispatcher(
+    dispatcher = RequestDispatcher(
         gate=IdentityCheck(identity, lambda: _identity(store)),
         residents=ModelCache(loader.load, options.resident_bytes),
         batches=batches,
@@ -99,9 +98,9 @@ async def _serve(options: ServiceSettings, store: Store, forks: ForkServer) -> N
         endpoint,
         allowed_uid=uid,
         greeting=greeting(identity.installation, VERSION),
-        handle=front.handle,
-        handle_at_once=front.handle_at_once,
-        forget=front.forget,
+        handle=dispatcher.handle,
+        handle_at_once=dispatcher.handle_at_once,
+        forget=dispatcher.forget,
     )
     try:
         await server.start()
@@ -111,13 +110,13 @@ async def _serve(options: ServiceSettings, store: Store, forks: ForkServer) -> N
         _log.info("answering system user %s on %s", user_name(uid), endpoint.path)
         await analyst_process.start()
         while not await _is_set_within(stop_requested, _COUNTS_S):
-            await _store_counts(options, front.counts, loader)
+            await _store_counts(options, dispatcher.counts, loader)
     finally:
         await server.stop(_GRACE_S)
-        await _store_counts(options, front.counts, loader)
+        await _store_counts(options, dispatcher.counts, loader)
         analyst_process.stop()
         batches.close()
-        front.close()
+        dispatcher.close()
         loader.close()
         if options.worker is not None:
             _withdraw(options, options.worker)
@@ -170,7 +169,7 @@ class _Loader:
         self._stores: list[Store] = []
 
     async def load(self, version: ModelVersionId) -> CachedModel:
-        """Load a version and return it ready to predict."""
+        """Load a version from the catalog, and return it ready to predict."""
         loaded = await asyncio.get_running_loop().run_in_executor(self._executor, self._load, version)
         return CachedModel(model=Answers(loaded.predictor), size_bytes=loaded.size_bytes, owner=loaded.owner_oid)
 
@@ -212,7 +211,7 @@ def _report_ready() -> None:
 
 
 def _withdraw(options: ServiceSettings, worker: WorkerId) -> None:
-    """Record that no service answers. If the database is gone too, there is no user to notify."""
+    """Record in the catalog that this worker has no service. Without the database no user can ask either."""
     with (
         suppress(DatabaseError, psycopg.Error),
         connect(

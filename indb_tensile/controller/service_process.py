@@ -1,4 +1,4 @@
-"""Runs the service process: one beside each controller, restarted when it ends."""
+"""Runs the service process of a controller, which answers predictions, and restarts it when it ends."""
 
 import logging
 import os
@@ -43,7 +43,7 @@ class ServiceProcess:
         return self._process is not None
 
     def serve(self, worker: WorkerId | None) -> None:
-        """Serve this worker from now on; None stops the service."""
+        """Run the service for this worker from now on; None stops the service."""
         if worker != self._worker:
             self.stop()
             self._worker = worker

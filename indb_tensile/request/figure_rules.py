@@ -2,7 +2,8 @@
 
 from ..errors import RequestError
 
-# Figures of labels. They are computed from the rows of a relation, or stored for the held-out rows.
+# Figures of models with labels. A user gets them for the rows of a relation, or as they were stored for the held-out
+# rows.
 CLASS_FIGURES = ("confusion_matrix", "roc_curve", "calibration")
 FIGURES = (*CLASS_FIGURES, "label_metrics", "feature_importance", "forecast")
 # The metrics of each label or value by itself, in the order in which they are listed.
@@ -19,7 +20,7 @@ REPORTED_METRICS = (
     "mape",
     "median_absolute_error",
 )
-# The metric of one label of a set that stands for a metric of all labels.
+# For each metric of a model of label sets, the metric that is listed for a single label.
 METRIC_OF_LABEL = {
     "f1_micro": "f1",
     "f1_macro": "f1",
@@ -30,15 +31,20 @@ METRIC_OF_LABEL = {
     "roc_auc": "roc_auc",
     "log_loss": "log_loss",
 }
-STORED_BINS = 120  # bins of a stored calibration, which can be merged into any number of bins that divides this
+STORED_BINS = (
+    120  # bins of a stored calibration; neighbours are merged for a request of fewer, so any divisor can be given
+)
 MOST_BINS = 1000
 MOST_REPEATS = 100
 
 
 def check_bins(bins: int | None, *, stored: bool) -> int:
-    """Return the number of bins of a calibration, 15 if it is left out. Raises RequestError for another number."""
+    """Return the number of bins of a calibration, 15 if it is left out. Raises RequestError for an invalid number.
+
+    `stored` says whether the stored figure of the held-out rows is requested.
+    """
     if bins is None:
-        return 15  # as in calibration_error
+        return 15  # the metric calibration_error has as many
     if not 1 <= bins <= MOST_BINS:
         raise RequestError(f"bins is {bins}", hint=f"Give a number from 1 to {MOST_BINS}, such as 15.")
     if stored and STORED_BINS % bins:
@@ -51,7 +57,10 @@ def check_bins(bins: int | None, *, stored: bool) -> int:
 
 
 def check_permutations(repeats: int | None, seed: int | None, label: str | None, *, stored: bool) -> tuple[int, int]:
-    """Return how often each column is permuted, 5 if it is left out, and the seed. Raises RequestError for others."""
+    """Return how often each column is permuted, 5 if it is left out, and the seed. Raises RequestError if invalid.
+
+    `stored` says whether the stored importance of the held-out rows is requested, which has no arguments.
+    """
     if stored and not (repeats is None and seed is None and label is None):
         raise RequestError(
             "repeats, seed or label is given without a relation",

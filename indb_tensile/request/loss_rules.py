@@ -11,7 +11,7 @@ LOSSES: dict[str, tuple[str, ...]] = {
     "anomaly": ("reconstruction",),
 }
 DEFAULT_LOSSES = {task: names[0] for task, names in LOSSES.items()}
-# The loss that each of these hyper-parameters belongs to, and its value if the request leaves it out.
+# For each of these hyper-parameters, the only loss that has it, and its value if the request leaves it out.
 LOSS_OPTIONS: dict[str, tuple[str, float]] = {
     "label_smoothing": ("cross_entropy", 0.0),
     "gamma": ("focal", 2.0),
@@ -33,7 +33,10 @@ def check_loss(hyperparams: Json, task: str) -> None:
 
 
 def fits_task(hyperparams: Json, task: str) -> bool:
-    """Return whether the loss, and the option of a loss, are of this task. The hyper-parameters may be unchecked."""
+    """Return whether the task has the loss, and the losses of the options, that these hyper-parameters name.
+
+    The hyper-parameters may be unchecked, and an option may belong to another loss than the named one.
+    """
     owners = [owner for name, (owner, _) in LOSS_OPTIONS.items() if hyperparams.get(name) is not None]
     loss = hyperparams.get("loss")
     return all(name in LOSSES[task] for name in (*owners, *([] if loss is None else [loss])))

@@ -1,4 +1,8 @@
-"""The application: maps each address to a page, to data or to an action, for the viewer of the session."""
+"""The web application of `tensile web`: maps each address to a page, to data or to an action.
+
+A browser session belongs to a viewer: a database role with the connections by which the page reads and acts for it
+(monitor/viewer.py). PostgreSQL checks the rights of that role.
+"""
 
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -32,7 +36,7 @@ from indb_tensile.web.page_feed import Feeds
 from indb_tensile.web.pages import PAGES, STATIC, Page, frame, login_page
 from indb_tensile.web.request_guard import RequestGuard, refused
 
-_LISTING_AGE_S = 2.0  # fifty browsers that show the same list cost one statement in this time
+_LISTING_AGE_S = 2.0  # an answer is kept so long, so many browsers that show the same list cost one statement
 _HISTORY_AGES_S = {"5m": 300.0, "1h": 3600.0, "6h": 21_600.0, "1d": 86_400.0, "7d": 604_800.0, "30d": 2_592_000.0}
 _PLACE = "on the page of tensile web"
 _MOST_NUMBER = 2**63 - 1
@@ -44,9 +48,10 @@ _STATUS_OF_CLASS = {"22": 400, "42": 400, "0A": 400, "23": 409, "25": 409, "54":
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoginMethod:
-    """How browsers log in: by a link of whoever started the page, or by the password of a database role.
+    """How browsers log in: by a link that `tensile web` has printed, or by the password of a database role.
 
-    Either `links` and `starter` are set, or `check_password` is. `starter` is the viewer of the links.
+    Either `links` and `starter` are set, or `check_password` is. `starter` is the viewer of the role that started
+    `tensile web`, to whom the links belong.
     `check_password` returns the viewer of a role.
     """
 
@@ -140,7 +145,7 @@ class _Application:
             return self._login_trouble("Type a role and its password.", 400)
         role, password = (form.get(name, [""])[0] for name in ("role", "password"))
         if len(role.encode()) > _LONGEST_ROLE:
-            # PostgreSQL shortens it, so the failures of one role would count for many names.
+            # PostgreSQL shortens longer names, so an attacker could use many names for one role against the throttle.
             return self._login_trouble(f"A role has at most {_LONGEST_ROLE} bytes.", 400)
         keys = (f"address {request.client.host if request.client else ''}", f"role {role}")
         wait_s = self._throttle.wait_s(*keys)
@@ -188,7 +193,7 @@ class _Application:
         return response
 
     def _session(self, request: Request, *, renew: bool = False) -> BrowserSession | None:
-        """Return the browser's session. Pages and actions renew it; data, which open pages ask for again, do not."""
+        """Return the browser's session. Pages and actions renew it; data requests, which open pages repeat, do not."""
         return self._sessions.find(request.cookies.get(self._cookie), renew=renew)
 
     def _viewer(self, request: Request) -> Viewer:
@@ -270,7 +275,7 @@ class _Application:
         return Response(picture, media_type="image/svg+xml")
 
     async def _trace(self, request: Request) -> Response:
-        """Send the newest trace of a job as a file. With `since`, the time of a request, say whether it is there."""
+        """Send the newest trace of a job as a file. With `since`, say whether one was written since then."""
         viewer, number = self._viewer(request), _number(request.path_params["number"], "job")
         since = request.query_params.get("since")
         if since is not None:
@@ -283,9 +288,9 @@ class _Application:
 
     async def _listing(self, request: Request) -> Response:
         viewer = self._viewer(request)
-        wanted = listings.request_of(request.path_params["name"], request.query_params.multi_items())
+        listing = listings.request_of(request.path_params["name"], request.query_params.multi_items())
         return await self._answer(
-            viewer, lambda: viewer.cached(("listing", wanted), _LISTING_AGE_S, lambda c: listings.read(c, wanted))
+            viewer, lambda: viewer.cached(("listing", listing), _LISTING_AGE_S, lambda c: listings.read(c, listing))
         )
 
     async def _model(self, request: Request) -> Response:
@@ -314,7 +319,7 @@ class _Application:
         try:
             body = json.loads(await request.body())
         except (ValueError, RecursionError):
-            raise RequestError("the request is no JSON") from None
+            raise RequestError("the request is not JSON") from None
         values = checked_values(action, body)
         return await self._answer(
             session.viewer,
@@ -347,7 +352,7 @@ class _NotLoggedInError(Exception):
 
 
 class _Static(StaticFiles):
-    """Files of the package. A browser asks each time whether its copy is the newest, so an upgrade shows at once."""
+    """Files of the package. A browser asks each time whether its copy is current, so that an upgrade shows."""
 
     def file_response(self, *args: Any, **kwargs: Any) -> Response:
         response = super().file_response(*args, **kwargs)
@@ -375,7 +380,7 @@ def _number(text: object, name: str) -> int:
     except ValueError:
         number = -1
     if not 0 <= number <= _MOST_NUMBER:
-        raise RequestError(f"{name} is {str(text)[:40]!r}, and has to be a whole number")
+        raise RequestError(f"{name} is {str(text)[:40]!r}, not a whole number from 0")
     return number
 
 
@@ -385,7 +390,7 @@ def _moment(text: str) -> datetime:
     except ValueError:
         moment = datetime.min
     if moment.tzinfo is None:
-        raise RequestError(f"since is {text[:40]!r}, and has to be a time in ISO 8601 with its zone")
+        raise RequestError(f"since is {text[:40]!r}, not a time in ISO 8601 with its zone")
     return moment
 
 

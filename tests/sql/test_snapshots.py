@@ -397,7 +397,7 @@ def test_snapshot_that_lost_its_rows_in_a_restore_is_not_trained_on(
     job = train(owner, "s")
 
     admin.execute(f"truncate tensile_data.job_{job}".encode())
-    with pytest.raises(Exception, match="the job's snapshot has 0 rows, 200 were written"):
+    with pytest.raises(Exception, match="the job's snapshot table has 0 rows, and had 200 when the job was enqueued"):
         prepared(database, job)
     admin.execute(f"drop table tensile_data.job_{job}".encode())
     with pytest.raises(Exception, match=f"the snapshot of job {job} is gone"):

@@ -1,7 +1,7 @@
 """Runs one job of tensile_predict_into: reads the relation by COPY, predicts block by block, and fills its table.
 
-It needs no device: docs/developer/decisions.md says why. Reading, computing and writing go on at once: this thread
-receives blocks of rows, and a second one decodes, predicts and sends them.
+The job needs no device (docs/developer/decisions.md says why). This thread receives blocks of rows, and a second
+thread decodes, predicts and writes them, so reading overlaps with computing and writing.
 """
 
 import logging
@@ -42,7 +42,7 @@ class PredictionRun:
         assert job.spec.predict is not None
         self._settings = settings
         self._job = job
-        self._wish: PredictInto = job.spec.predict
+        self._request: PredictInto = job.spec.predict
         self._signs = ProgressSigns(link, job.job)
         self._name = f"tensile trainer {job.job}"
 
@@ -52,11 +52,11 @@ class PredictionRun:
         with RetryingSession(self._settings.dsn, application_name=self._name, alive=self._signs.give) as session:
             claim = (self._job.job, self._job.claim)
             session.run(lambda c: prediction_tables.start_predicting(c, *claim))
-            find = partial(prediction_tables.find_output, claimed=self._job, wish=self._wish)
+            find = partial(prediction_tables.find_output, claimed=self._job, wish=self._request)
             if session.run(find).complete:
                 return
             snapshot = session.run(lambda c: snapshots.find_snapshot(c, self._job.job))
-            stored = session.run(lambda c: models.load_version(c, ModelVersionId(self._wish.version_id)))
+            stored = session.run(lambda c: models.load_version(c, ModelVersionId(self._request.version_id)))
             predictor = predictor_of(stored)
             with RetryingSession(self._settings.dsn, application_name=f"{self._name} (writing)") as writer:
                 # A locked table is not waited for: the job returns to the queue.
@@ -73,12 +73,12 @@ class PredictionRun:
         snapshot: SnapshotTable | None,
     ) -> None:
         """Fill the table and end the job, in one transaction. Safe to repeat after an outage."""
-        output = prediction_tables.find_output(connection, self._job, self._wish)
-        if output.complete:
+        existing = prediction_tables.find_output(connection, self._job, self._request)
+        if existing.complete:
             return
-        table = sql.Identifier(prediction_tables.SCHEMA, output.table)
-        with OutputTable(connection, table) as written:
-            attempt = _Attempt(session, self._signs, self._job, predictor, written)
+        table = sql.Identifier(prediction_tables.SCHEMA, existing.table)
+        with OutputTable(connection, table) as output:
+            attempt = _Attempt(session, self._signs, self._job, predictor, output)
             try:
                 self._scan(predictor, snapshot, attempt)
             except OutputError as error:
@@ -86,28 +86,28 @@ class PredictionRun:
             rows = attempt.rows
             if snapshot is not None and rows != snapshot.rows:
                 raise MissingError(
-                    f"the job's snapshot has {rows} rows, {snapshot.rows} were written",
-                    detail="A copy of the database that was restored without the rows of schema tensile_data has "
-                    "empty ones.",
+                    f"the job's snapshot table has {rows} rows, and had {snapshot.rows} when the job was enqueued",
+                    detail="In a database that was restored without the rows of schema tensile_data, these tables are "
+                    "empty.",
                     hint="Call tensile_predict_into again.",
                 )
             end = partial(
                 prediction_tables.succeed,
                 job=self._job.job,
                 claim=self._job.claim,
-                version=self._wish.version_id,
+                version=self._request.version_id,
                 rows=rows,
             )
-            written.commit(end)
+            output.commit(end)
             log.info("job %s: predicted %d rows", self._job.job, rows)
 
     def _scan(self, predictor: ModelPredictor, snapshot: SnapshotTable | None, attempt: "_Attempt") -> None:
-        spec, keys = self._job.spec, self._wish.keys
+        spec, keys = self._job.spec, self._request.keys
         columns = ScannedColumns(
             features=tuple(predictor.preprocessor.feature_kinds),
             keys=keys,
             numbers=spec.column_numbers if snapshot is None else {},
-            types=dict(zip(keys, self._wish.key_types, strict=False)) if snapshot is None else {},
+            types=dict(zip(keys, self._request.key_types, strict=False)) if snapshot is None else {},
         )
         with open_reader(reader_dsn(self._settings), application_name=f"{self._name} (reading)") as reader:
             scan(
@@ -129,29 +129,34 @@ class _Attempt:
         signs: ProgressSigns,
         job: ClaimedJob,
         predictor: ModelPredictor,
-        written: OutputTable,
+        output: OutputTable,
     ) -> None:
         assert job.spec.predict is not None
         self._session = session
         self._signs = signs
         self._job = job
-        self._wish = job.spec.predict
+        self._request = job.spec.predict
         self._predictor = predictor
-        self._written = written
+        self._output = output
         self.rows = 0
 
     def begin(self, columns: ScannedColumns, fields: Fields, expected: int | None) -> SegmentSink:
-        """Begin to write. Called again if the relation was changed while it was read."""
-        predict = BlockPredictor(self._predictor, fields, columns, with_probabilities=self._wish.with_probabilities)
+        """Begin to write, and return the function that takes the rows.
+
+        Called again if the relation was changed while it was read: then all rows come again.
+        """
+        predict = BlockPredictor(
+            self._predictor, fields, columns, with_probabilities=self._request.with_probabilities
+        )
         places = [f"key_{place}" for place in range(1, len(columns.keys) + 1)]
-        self._written.begin([*places, *predict.columns])
+        self._output.begin([*places, *predict.columns])
         self.rows = 0
         self._started_s = self._due_s = time.monotonic()
         self._expected = expected
 
         def sink(segments: list[Segment]) -> None:
             for rows, encoded in predict.blocks(segments, self.rows):
-                self._written.write(encoded)
+                self._output.write(encoded)
                 self.rows += rows
                 self._report()
 
@@ -176,8 +181,5 @@ class _Attempt:
         )
         try:
             self._session.attempt(write)
-        except (
-            psycopg.Error,
-            UnreachableError,
-        ) as error:  # progress is written later, or never: the transaction decides what is true
+        except (psycopg.Error, UnreachableError) as error:  # progress is written with the next report, or never
             log.info("job %s: progress is not written: %s", self._job.job, str(error).strip())

@@ -117,7 +117,7 @@ class RequestDispatcher:
             case Ping():
                 return success(self._state())
             case other:
-                raise InvariantError(f"the front has no answer to {type(other).__name__}")
+                raise InvariantError(f"the dispatcher has no answer to {type(other).__name__}")
 
     def handle_at_once(self, body: bytes) -> bytes | None:
         """Return the answer to a prediction of few rows, or None if the request has to wait for anything."""

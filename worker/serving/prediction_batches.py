@@ -1,9 +1,10 @@
 """Computes all predictions in one thread, and batches requests to the same model that arrive while it works.
 
-A request of many rows is computed in passes of about PASS_NS each, as estimated from the model's earlier passes. A
-waiting request of a few rows goes before the next pass of a long one; under load the two kinds alternate. Among
-requests of one kind, the owner whose models were computed least recently comes first. So between two passes for one
-owner, all other owners are served, however slow that owner's models are.
+A pass is one computation of a model for a number of rows. A request of many rows is computed in passes of about
+PASS_NS each, as estimated from the model's earlier passes. A waiting request of a few rows goes before the next pass
+of a request of many rows; under load the two sizes alternate. Among requests of one size, the owner whose models were
+computed least recently comes first. So between two passes for one owner, all other owners are served, however slow
+that owner's models are.
 
 No request waits for a batch to fill: a single request is computed at once, and under load the batches grow. A single
 request of a few rows to a fast model is computed on the event loop at once, because passing it to the thread and back
@@ -33,10 +34,10 @@ from .requests import Figure, FigureOptions, RowError
 MAX_BATCH_ROWS = 4096  # limits the memory for activations of one pass
 PASS_NS = 100_000_000  # the intended duration of a pass of many rows, for which other requests wait
 
-_MOST_GROWTH = 16  # a pass has at most about so many times the rows of the pass before: times are not exact
+_MOST_GROWTH = 16  # a pass has at most about this many times the rows of the pass before, because times are inexact
 
 QUICK_NS = 500_000  # the longest pass on the event loop, for which other connections wait
-_FEW_ROWS = 8  # rows of a request, at most, that goes before long ones
+_FEW_ROWS = 8  # most rows of a request that goes before requests of many rows
 
 _log = logging.getLogger(__name__)
 
@@ -49,7 +50,7 @@ class ServedModel(Protocol):
         ...
 
     def table_answer(self, entries: Sequence[Any], kind: str) -> dict[str, str | None]:
-        """Return the answers for rows of a table, from what `predict_rows` has returned for them."""
+        """Return the answers for rows of a relation, as texts for SQL, from the results of `predict_rows`."""
         ...
 
     def features(self) -> Sequence[tuple[str, str]]:
@@ -57,7 +58,7 @@ class ServedModel(Protocol):
         ...
 
     def odd_columns(self, outputs: npt.NDArray[np.float32]) -> list[list[Any]] | None:
-        """Return what each column adds to the score of a row, or None for a model that finds no anomalies."""
+        """Return what each column adds to a row's anomaly score, or None for a model of another task."""
         ...
 
     def forecast(self) -> dict[str, Any] | None:
@@ -93,10 +94,10 @@ class ServedModel(Protocol):
         ...
 
     def judge(self, options: FigureOptions, outputs: npt.NDArray[np.float32], targets: npt.NDArray[Any]) -> float:
-        """Return the metric that an importance is a loss in, NaN if the rows do not define it."""
+        """Return the metric whose decrease is the importance of a column, NaN if the rows do not define it."""
 
     def judged_by(self, options: FigureOptions) -> tuple[str, bool]:
-        """Return the name of that metric, and whether a higher value is better."""
+        """Return the name of the metric that `judge` computes, and whether a higher value is better."""
 
     def shapley_game(
         self, x: npt.NDArray[np.float32], label: str | None, seed: int
@@ -111,7 +112,7 @@ class ServedModel(Protocol):
 
 @dataclass(slots=True)
 class Counters:
-    """Counters of the compute thread. Fewer batches than requests show that requests were batched."""
+    """Counters of the compute thread. If there are fewer batches than requests, requests were computed together."""
 
     requests: int = 0
     batches: int = 0
@@ -135,17 +136,18 @@ class _Waiting:
         return len(self.rows) <= _FEW_ROWS
 
     def can_join(self, other: "_Waiting") -> bool:
+        """Return whether both can be computed in one pass."""
         plain = isinstance(self.rows, list) and isinstance(other.rows, list)
         return plain and self.model is other.model and self.kind == other.kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pace:
-    """How long a version computes, by its last pass: `row_ns` for each more row, and the rest whatever the rows.
+    """The time that a version computes, by its last pass: a constant time, and `row_ns` for each row.
 
-    A pass of a table of many columns takes a tenth of a second for its columns, however few its rows are. If the rows
-    were blamed for that time, all passes would have few rows. `compared` is true once passes of different numbers of
-    rows were compared.
+    The constant time matters: a pass of a table of many columns takes a tenth of a second for its columns, however
+    few its rows are. If the whole time were attributed to the rows, all passes would have few rows. `compared` is
+    true once passes of different numbers of rows have told the two apart.
     """
 
     rows: int
@@ -155,7 +157,10 @@ class _Pace:
 
     @classmethod
     def after(cls, before: "_Pace | None", *, rows: int, pass_ns: int) -> "_Pace":
-        """Return the pace after a pass. A row's time follows from two passes, if one has twice the other's rows."""
+        """Return the pace after a pass.
+
+        The time of a row follows from the difference of two passes, if one has at least twice the rows of the other.
+        """
         mean_ns = pass_ns / rows
         comparable = before is not None and max(rows, before.rows) >= 2 * min(rows, before.rows)
         if before is None:
@@ -187,8 +192,8 @@ class Batches:
         self._last_pass_ns: dict[ModelVersionId, int] = {}
         self._paces: dict[ModelVersionId, _Pace] = {}  # from the last passes of _FEW_ROWS or more, if any
         self._measured: set[ModelVersionId] = set()  # versions that have had a pass of _FEW_ROWS or more
-        self._many_next = False  # a request of many rows goes before those of few
-        self._turns = 0
+        self._many_next = False  # whether a request of many rows is next, before those of few rows
+        self._turns = 0  # a turn is one batch, counted for the owner of its models
         self._last_turn: dict[int, int] = {}  # the number of each owner's last turn
         self._waiting: deque[_Waiting] = deque()
         self._changed = threading.Condition()
@@ -285,7 +290,7 @@ class Batches:
             self._compute(batch)
 
     def _next_batch(self) -> list[_Waiting]:
-        """Wait for requests and return the next batch. Empty when the queue is closed and done."""
+        """Wait for requests and return the next batch. It is empty if the queue is closed and no request waits."""
         with self._changed:
             self._busy = False
             self._changed.wait_for(lambda: self._waiting or self._closed)
@@ -298,7 +303,7 @@ class Batches:
             return []
         many = self._many_next
         eligible = [request for request in self._waiting if request.has_few_rows != many] or list(self._waiting)
-        # Of equals min() returns the first, which is the oldest.
+        # Of equal owners min() returns the first request, which is the oldest.
         first = min(eligible, key=lambda request: self._last_turn.get(request.owner, 0))
         self._take_turn(first.owner)
         self._many_next = first.has_few_rows
@@ -317,15 +322,16 @@ class Batches:
         return batch
 
     def _compute(self, batch: Sequence[_Waiting]) -> None:
-        """Answer every request of the batch.
-
-        If the batch fails, its requests are computed one by one, so that a faulty row affects only its own request.
-        """
+        """Answer every request of the batch that was not cancelled while it waited."""
         active = [request for request in batch if request.result.set_running_or_notify_cancel()]
         if active:
             self._answer(active)
 
     def _answer(self, active: Sequence[_Waiting]) -> None:
+        """Compute these requests together.
+
+        If that fails, they are computed one by one, so that a faulty row affects only its own request.
+        """
         try:
             first = active[0]
             rows = first.rows if len(active) == 1 else [row for request in active for row in request.rows]

@@ -1,11 +1,12 @@
-"""Measures quality and time of a training without any settings, beside real rivals in the same run.
+"""Compares quality and time of a training without any settings with those of rivals in the same run.
 
     python -m indb_tensile.bench defaults [--tables iris wine …] [--csv FILE TARGET] [--seeds 5] [--json]
 
-The benchmark needs no database: it prepares and trains tables as a job does, by plain PyTorch on the processor.
-`defaults` is a training without settings. `fixed` has the defaults of release 0.1: 40 epochs in batches of 64,
-without early stopping. The rivals are scikit-learn's HistGradientBoosting with its defaults and a linear model. All
-learn from the rows for training and validation and are scored on the same test rows, by accuracy or R².
+The benchmark needs no database: it prepares tables as a job does, and trains the networks by a simple PyTorch loop on
+the CPU. `defaults` is a training without settings. `fixed` has the defaults of release 0.1: 40 epochs in batches of
+64, without early stopping. The rivals are scikit-learn's HistGradientBoosting with its defaults (`boosting`) and a
+linear model (`linear`). All learn from the rows for training and validation, and their score is the accuracy or R² on
+the same test rows.
 """
 
 import argparse
@@ -33,7 +34,7 @@ from indb_tensile.learning.model_metrics import default_metric
 from indb_tensile.learning.preparation import assemble
 
 FIXED = {"epochs": 40, "batch_size": 64}  # release 0.1's values where the request has none
-LARGE_ROWS = 100_000  # with more rows, `fixed` trains once and the linear model is left out, to save time
+LARGE_ROWS = 100_000  # with more rows, `fixed` trains on one split and the linear model not at all, to save time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,12 +57,16 @@ class TrainingScore:
 def main() -> None:
     """Print a table, or one JSON object for each training."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--tables", nargs="*", choices=NAMES, default=list(NAMES), help="default: all")
+    parser.add_argument(
+        "--tables", nargs="*", choices=NAMES, default=list(NAMES), help="tables to train on (default: all)"
+    )
     parser.add_argument(
         "--csv", nargs=2, action="append", default=[], metavar=("FILE", "TARGET"), help="also train on this file"
     )
     parser.add_argument("--methods", nargs="+", choices=tuple(METHODS), default=list(METHODS))
-    parser.add_argument("--seeds", type=whole(), default=5, help="trainings of each table, each on its own split")
+    parser.add_argument(
+        "--seeds", type=whole(), default=5, help="number of splits; each method is trained once on each"
+    )
     parser.add_argument("--threads", type=whole(), default=1, help="threads of each training")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
@@ -80,7 +85,10 @@ def main() -> None:
 
 
 def measure(table: SampleTable, methods: Sequence[str], seeds: int) -> Iterator[TrainingScore]:
-    """Train by each method on each seed's split, and yield the scores."""
+    """Train by each method on each seed's split, and yield the scores.
+
+    Some methods are left out for tables of more than LARGE_ROWS.
+    """
     for seed in range(seeds):
         for method in methods:
             large = table.table.rows > LARGE_ROWS
@@ -93,18 +101,18 @@ def lines(scores: Sequence[TrainingScore]) -> list[dict[str, str]]:
     """Return a row for each method: the median and range of its metric, and medians of its costs."""
     rows = []
     for method in dict.fromkeys(score.method for score in scores):
-        own = [score for score in scores if score.method == method]
-        metrics = [score.metric for score in own]
+        of_method = [score for score in scores if score.method == method]
+        metrics = [score.metric for score in of_method]
         rows.append(
             {
                 "method": method,
                 "median": f"{median(metrics):.3f}",
                 "least": f"{min(metrics):.3f}",
                 "most": f"{max(metrics):.3f}",
-                "epochs": f"{median(score.epochs for score in own):,.0f}",
-                "steps": f"{median(score.steps for score in own):,.0f}",
-                "seconds": f"{median(score.seconds for score in own):,.1f}",
-                "processor s": f"{median(score.processor_s for score in own):,.1f}",
+                "epochs": f"{median(score.epochs for score in of_method):,.0f}",
+                "steps": f"{median(score.steps for score in of_method):,.0f}",
+                "seconds": f"{median(score.seconds for score in of_method):,.1f}",
+                "processor s": f"{median(score.processor_s for score in of_method):,.1f}",
             }
         )
     return rows
@@ -139,7 +147,7 @@ def _score(
 
 
 def _boosting(table: SampleTable, seed: int) -> TrainingScore:
-    """Score gradient boosting on the columns without encoding: numbers, and texts as categories."""
+    """Score gradient boosting on the columns as they are: numbers, and texts as categories."""
     model, x = boosting(table, seed)
     y = table.table.columns[table.target].values
     learn, test = rows_to_learn_and_test(table, seed)
@@ -149,7 +157,7 @@ def _boosting(table: SampleTable, seed: int) -> TrainingScore:
 
 
 def _linear(table: SampleTable, seed: int) -> TrainingScore:
-    """Score a linear model of the encoded features that the networks train on."""
+    """Score a linear model on the encoded features that the networks train on."""
     prepared = assemble(table.table, specify(table, seed, {}))
     parts = (prepared.train, prepared.valid)
     x = torch.cat([part.x.flatten(1) for part in parts]).numpy()

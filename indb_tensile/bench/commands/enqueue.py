@@ -2,8 +2,9 @@
 
     python -m indb_tensile.bench enqueue --dsn "host=… user=demo dbname=…" [--json]
 
-The session is warm from the second call on. The first call, which compiles the bridge, has a figure of its own. To
-measure the first step, a controller must run and have no other job; without a controller this figure is missing.
+The first call of a session compiles the bridge (the Python code of the SQL functions), so it has a figure of its own,
+`enqueue_cold_ms`. To measure the first step, a controller must run and have no other job. Without a controller this
+figure is missing.
 """
 
 import argparse
@@ -26,10 +27,10 @@ _SQL = parse(Path(__file__).with_name("enqueue.sql").read_text(encoding="utf-8")
 
 
 def main() -> None:
-    """Print the times in milliseconds, each on a line of its own, or all as one JSON object."""
+    """Print the times in milliseconds, one per line; with --json, as one JSON object."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--dsn", default="", help="connection of an ordinary user who may create a table")
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="number of calls after the first")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     with connect(arguments.dsn, application_name="tensile bench enqueue", callers_path=True) as connection:

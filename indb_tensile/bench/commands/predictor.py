@@ -1,12 +1,15 @@
-"""Measures how well latencies of an unknown network are predicted: R² of their logarithm, leaving one network out.
+"""Measures how well the latencies of an unknown network's operators are predicted, by leaving one network out.
 
     python -m indb_tensile.bench predictor [--device-s 28] [--networks N] [--json]
 
-The benchmark measures operators drawn at random, as a controller does when it first meets a device, and then those of
-the networks below. For each network a predictor is trained on all the rest and judged on those of the network's
-operators that the rest does not contain, each once. Its rivals are a predictor trained on the drawn operators alone
-(`survey`), the analytic estimate (`roofline`), and a linear model for each kind of operator (`linear`: logarithms of
-arithmetic, bytes read and bytes written). TENSILE's own averages were 0.58 over all kinds and 0.81 for convolutions.
+The benchmark measures operators drawn at random (the survey), as a controller does when it first uses a device, and
+then the operators of the networks below. For each network a predictor is trained on all other measurements. It is
+judged on those operators of the network that the training does not contain, each counted once. `r2` is the R² of the
+logarithm of the latency: the share of its variance that is predicted. Its rivals are a predictor trained on the
+survey alone (`r2_survey`), the analytic estimate (`r2_roofline`), and a linear model for each kind of operator
+(`r2_linear`, in the logarithms of arithmetic, bytes read and bytes written). The paper on TENSILE reports averages of
+0.58 over all kinds and 0.81 for convolutions. `r2_crowded` is the R² on a busy device, and `r2_crowded_untold` the
+same if the predictor is not told the device's utilisation.
 """
 
 import argparse
@@ -41,8 +44,8 @@ from indb_tensile.scheduler.timing.operator_features import Description, rooflin
 Logs = NDArray[np.float64]
 
 _ADAM = OptimizerSettings(kind="adam")
-_GRAPH_OPERATORS = 10_000
-_TRIES = 4
+_GRAPH_OPERATORS = 10_000  # operators of the graph whose prediction is timed
+_TRIES = 4  # measurements of an operator until one has the processor to itself
 _FEWEST_OF_KIND = 10  # fewer operators of one kind give no meaningful R²
 
 # Batches at which a step takes one core seconds, not minutes.
@@ -145,11 +148,11 @@ def main() -> None:
 
 
 def rows(drawn: tuple[MeasuredOperator, ...], measured: Sequence[MeasuredNetwork]) -> Iterator[dict[str, Any]]:
-    """Train and judge once for each network left out, then yield the cost of predicting."""
-    first = train(drawn, PROCESSOR_SPEED)
+    """Yield the figures of each network, of each kind of operator, of all together, and the cost of predicting."""
+    survey_predictor = train(drawn, PROCESSOR_SPEED)
     judged = []
     for left_out in measured:
-        result = _judge(left_out, [m for m in measured if m is not left_out], drawn, first)
+        result = _judge(left_out, [m for m in measured if m is not left_out], drawn, survey_predictor)
         if result.kinds:  # otherwise the training contains all of its operators
             judged.append(result)
             yield {"network": left_out.name, **_figures([result])}
@@ -200,7 +203,7 @@ def measure_network(name: str, capture: Callable[[], CapturedStep]) -> MeasuredN
 
 
 def _least_disturbed_ns(step: CapturedStep, call: Call) -> int:
-    """Return the latency with the processor to itself; after some tries, that of the least disturbed one."""
+    """Return a latency measured with the processor to itself or, after some tries, the least disturbed one."""
     attempts: list[tuple[float, int]] = []
     while len(attempts) < _TRIES and (not attempts or attempts[-1][0] < LEAST_SHARE):
         latency_ns, share = measure(step, call)
@@ -215,7 +218,7 @@ def _judge(
     left_out: MeasuredNetwork,
     others: Sequence[MeasuredNetwork],
     drawn: tuple[MeasuredOperator, ...],
-    first: Predictor,
+    survey_predictor: Predictor,
 ) -> JudgedNetwork:
     """Train without one network, and predict those of its operators that differ from all in the training."""
     rest = {signature: sample for other in others for signature, sample in other.samples.items()}
@@ -227,7 +230,7 @@ def _judge(
         return JudgedNetwork(name=left_out.name, kinds=(), measured=np.empty(0), predicted={})
     predicted = {
         "r2": train(training, PROCESSOR_SPEED).predict(descriptions),
-        "r2_survey": first.predict(descriptions),
+        "r2_survey": survey_predictor.predict(descriptions),
         "r2_roofline": rooflines_ns(descriptions, PROCESSOR_SPEED),
     }
     return JudgedNetwork(
@@ -254,7 +257,7 @@ def _linear(training: Sequence[MeasuredOperator], descriptions: Sequence[Descrip
     return logs
 
 
-_TERMS = 5
+_TERMS = 5  # inputs of the linear model
 
 
 def _terms(descriptions: Sequence[Description]) -> Logs:
@@ -278,11 +281,11 @@ def _of_kind(judged: JudgedNetwork, kind: str) -> JudgedNetwork:
 def _figures(judged: Sequence[JudgedNetwork]) -> dict[str, Any]:
     measured = np.concatenate([result.measured for result in judged])
     predicted = {name: np.concatenate([result.predicted[name] for result in judged]) for name in judged[0].predicted}
-    off = float(np.exp(np.median(np.abs(measured - predicted["r2"]))) - 1)
+    median_error = float(np.exp(np.median(np.abs(measured - predicted["r2"]))) - 1)
     return {
         "operators": len(measured),
         **{name: _r2(measured, values) for name, values in predicted.items()},
-        "median_error": round(off, 3),
+        "median_error": round(median_error, 3),
     }
 
 

@@ -1,26 +1,28 @@
-"""Measures the device memory of training a registered network's head, LoRA and all of it, by plan and on the device.
+"""Measures the device memory that training a registered network takes, for each part of it that a job can train.
 
     python -m indb_tensile.bench pretrained [--width 256] [--layers 4] [--batch 16] [--tokens 64] [--budget 0.3]
         [--labels 200 --steps 2000 --seeds 1] [--json]
 
-The network is a BERT of these sizes with first weights: memory depends on sizes alone. For each part that can learn,
-a training step is captured and runs on the emulated device without a plan and under the plan of tensile+ for a
-budget, a share of the way from the floor to the liveness peak. `state_bytes` is the optimizer's state. `peak_bytes`
-is the liveness peak, `planned_bytes` and `measured_bytes` are the peak of the plan and the most that the step
-allocated under it, and `share` is the liveness peak over that of training everything. `exact` says whether the plan
-changed no bit.
+The network is a BERT of these sizes with initial weights, because memory depends on sizes alone. The parts that a job
+can train are the head alone, LoRA (small matrices beside the network's own) with the head, and the whole network. For
+each part a training step is captured. It runs on the emulated device without a plan, and under the plan of tensile+
+for a budget, which is a share of the way from the floor to the liveness peak. `parameters` counts the module's
+weights and `learned` those that are trained. `state_bytes` is the size of the optimizer's state. `peak_bytes` is the
+liveness peak (the peak without a plan), and `share` its ratio to the liveness peak of training the whole network.
+`planned_bytes` is the plan's peak, and `measured_bytes` the most that the step allocated under the plan. `exact` says
+whether the results equal those without a plan bit for bit.
 
-With `--labels` the benchmark instead pretrains a BERT of width 128 and three layers on the descriptions of Debian's
-packages, without their sections, for `--steps` batches of 64 texts (harness/few_labels.py has the tasks); registers
-it; and trains on this many labels, with default settings: from nothing, all of it, LoRA, and its head. It prints the
-accuracies on 4,000 other packages.
+With `--labels` the benchmark does something else. It pretrains a BERT of width 128 and three layers on the
+descriptions of Debian's packages, without their sections, for `--steps` batches of 64 texts (harness/few_labels.py
+has the tasks), and registers it. Then it trains models on this many labels, with default settings: from initial
+weights, and from the registered network with each part trained. It prints their accuracies on 4,000 other packages.
 """
 
 import argparse
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import torch
 from rich.console import Console
@@ -67,17 +69,19 @@ class PartMemory:
 
 
 def main() -> None:
-    """Print a table, or one JSON object for each part."""
+    """Print a table, or one JSON object for each part; with --labels, one line for each training."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--width", type=whole(), default=256)
     parser.add_argument("--layers", type=whole(), default=4)
     parser.add_argument("--batch", type=whole(), default=16)
     parser.add_argument("--tokens", type=whole(), default=64)
-    parser.add_argument("--budget", type=portion, default=0.3, help="from the floor to liveness")
+    parser.add_argument(
+        "--budget", type=portion, default=0.3, help="share of the way from the floor (0) to the liveness peak (1)"
+    )
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--labels", type=whole(), help="fine-tune on this many labels instead")
-    parser.add_argument("--steps", type=whole(), default=2000, help="of the pretraining")
-    parser.add_argument("--seeds", type=whole(), default=1, help="draws of the labels")
+    parser.add_argument("--labels", type=whole(), help="instead, fine-tune on this many labels and print accuracies")
+    parser.add_argument("--steps", type=whole(), default=2000, help="batches of the pretraining")
+    parser.add_argument("--seeds", type=whole(), default=1, help="number of draws of the labels")
     options = parser.parse_args()
     torch.set_num_threads(1)
     if options.labels is not None:
@@ -93,8 +97,8 @@ def main() -> None:
         return
     lines = [
         {name: f"{value:,.3g}" if isinstance(value, float) else f"{value:,}" if type(value) is int else str(value)
-         for name, value in asdict(own).items()}
-        for own in results
+         for name, value in asdict(result).items()}
+        for result in results
     ]  # fmt: skip
     print_table(Console(width=160, highlight=False), "memory of training a registered network", lines)
 
@@ -107,10 +111,10 @@ def _print_scores(labels: int, steps: int, seeds: int, *, as_json: bool) -> None
     taken_s = round(time.perf_counter() - started_s)
     losses = {"first_loss": round(pretrained.first_loss, 3), "last_loss": round(pretrained.last_loss, 3)}
     _print({"pretrained_steps": steps, "seconds": taken_s, **losses}, as_json=as_json)
-    nothing = untrained(pretrained.network)
+    initial = untrained(pretrained.network)
     for seed in range(seeds):
         starts = [
-            ("nothing", nothing, "all"),
+            ("nothing", initial, "all"),
             *((part, pretrained.network, part) for part in reversed(TRAINED_PARTS)),
         ]
         for start, network, part in starts:
@@ -126,9 +130,9 @@ def measure(network: RegisteredNetwork, batch: int, tokens: int, budget: float) 
     """Yield the memory of each part, the whole network first."""
     whole_bytes = 0
     for part in reversed(TRAINED_PARTS):
-        own = measure_part(subject_of(network, part, batch, tokens), part, budget)
-        whole_bytes = whole_bytes or own.peak_bytes
-        yield PartMemory(**(asdict(own) | {"share": round(own.peak_bytes / whole_bytes, 3)}))
+        memory = measure_part(subject_of(network, part, batch, tokens), part, budget)
+        whole_bytes = whole_bytes or memory.peak_bytes
+        yield replace(memory, share=round(memory.peak_bytes / whole_bytes, 3))
 
 
 def subject_of(network: RegisteredNetwork, part: str, batch: int, tokens: int) -> TrainingSubject:
@@ -155,7 +159,7 @@ def subject_of(network: RegisteredNetwork, part: str, batch: int, tokens: int) -
 
 
 def measure_part(subject: TrainingSubject, part: str, budget: float) -> PartMemory:
-    """Run the step without a plan and under a tight one, and return what it takes."""
+    """Run the step without a plan and under the plan for the budget, and return the memory that it takes."""
     with set_up(RunTarget(), subject, throttled=False) as rig:
         unplanned = rig.trial(subject, placer=Placer())
         expected = _train(unplanned, LIVENESS)
@@ -173,8 +177,8 @@ def measure_part(subject: TrainingSubject, part: str, budget: float) -> PartMemo
     parameters = list(subject.module.parameters())
     return PartMemory(
         train=part,
-        learned=sum(own.numel() for own in parameters if own.requires_grad),
-        parameters=sum(own.numel() for own in parameters),
+        learned=sum(parameter.numel() for parameter in parameters if parameter.requires_grad),
+        parameters=sum(parameter.numel() for parameter in parameters),
         state_bytes=sum(t.size_bytes for t in graph.tensors if t.role is Role.OPTIMIZER_STATE),
         peak_bytes=high,
         planned_bytes=peak(graph, plan),

@@ -1,31 +1,35 @@
-"""Compares the quality of models for tables on a fixed list of real data sets, with real rivals in the same run.
+"""Compares the quality of models for tables with that of rivals, on a fixed list of real data sets.
 
     python -m indb_tensile.bench quality [--sets wage letter …] [--methods default boosting …] [--seeds 5]
         [--development] [--hyperparams JSON …] [--published] [--csv FILE TARGET] [--threads 1] [--json]
 
-The data sets (bench/harness/quality_sets.py) were fixed before any default was chosen. All methods learn from the
-rows for training and validation of a seed's split and are scored on its test rows, by accuracy or R² times 100; `auc`
-is the area under the ROC curve times 100, for more than two classes the mean over the classes.
+The data sets (bench/harness/quality_sets.py) were fixed before any default was chosen. For each seed the rows are
+split; all methods learn from the rows for training and validation. The score is the accuracy or R² on the test rows,
+times 100. `auc` is the area under the ROC curve times 100, for more than two classes the mean over the classes. A
+point is 1 of these 100.
 
-- `default` is a training without settings, as a job trains it, but by plain PyTorch (harness/table_trainings.py).
+- `default` is a training without settings, as a job trains it, but by a simple PyTorch loop
+  (harness/table_trainings.py).
 - `boosting` is scikit-learn's HistGradientBoosting with its defaults, with texts as categories.
 - `mlp` is scikit-learn's MLP with its defaults, on the usual inputs of a network: scaled numbers, and a column of
-ones and zeros for each category of a text.
-- `plain` is our network as a plain script trains it: Adam with a rate of 0.001, batches of 128, 50 epochs.
+  ones and zeros for each category of a text.
+- `plain` is the network of `default`, trained as a short script would: Adam with a rate of 0.001, batches of 128, 50
+  epochs.
 - `logistic` is scikit-learn's logistic regression on the same inputs, with a penalty that cross-validation chooses.
 - `own_mlp`, `own_boosting` and `own_linear` are our architectures `mlp`, `boosting` and `linear` with their defaults,
   trained in the same way as the default; a network for tables, such as `tabm`, has its own name.
 
 The small tables iris and wine are not part of the list: `--sets iris wine penguins --methods default logistic`.
-Defaults for small tables are chosen with other ones: `--development`. Each `--hyperparams` is a method of its own,
-the default with these hyper-parameters.
+The defaults for small tables were chosen on other tables, which `--development` uses instead. Each `--hyperparams`
+adds a method: the default with these hyper-parameters.
 
-`--published` also measures the time from the call of tensile_train to the published version, beside a plain script
-that does the same work (harness/published_times.py). It needs the programs of PostgreSQL.
+`--published` also measures the time from the call of tensile_train to the published version, and the time of a short
+script that does the same work (harness/published_times.py). It starts a PostgreSQL server, so it needs its programs.
 
-The last lines are the mean ranks of the methods over all sets, by how many points the default is behind boosting
-(negative where it is ahead), and the sets of 5,000 rows or more on which it is more than three points behind. The
-time is that of a training with encoding and scoring. After them each bar that was measured is called met or missed.
+The time of a method is that of a training with encoding and scoring. The last lines are the mean ranks of the methods
+over all sets, the points by which the default is behind boosting on each set (negative if it is ahead), and the sets
+of 5,000 rows or more on which it is more than three points behind. Then each of the demands that was measured (a bar)
+is called met or missed.
 """
 
 import argparse
@@ -124,16 +128,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
         torch.set_num_threads(options.threads)
         for table in (make() for make in makers):
             suited = _suited(methods, table)
-            own = list(_printed(measure(table, suited, options.seeds), as_json=options.json))
+            new_scores = list(_printed(measure(table, suited, options.seeds), as_json=options.json))
             timed = (
                 [] if timing is None else list(_printed(timing.measure(table, options.seeds), as_json=options.json))
             )
             if not options.json:
-                if own:
-                    print_table(console, f"{table.name}, {table.table.rows:,} rows", lines(own))
+                if new_scores:
+                    print_table(console, f"{table.name}, {table.table.rows:,} rows", lines(new_scores))
                 if timed:
                     print_table(console, f"{table.name}, until published", [published_row(timed)])
-            scores += own
+            scores += new_scores
             published += timed
     verdict = compare(scores) if scores else None
     bars = bars_met(verdict, published)
@@ -147,7 +151,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _suited(methods: Mapping[str, Method], table: SampleTable) -> dict[str, Method]:
-    """Return the methods that the task has: a regression has neither classes nor the options of their losses."""
+    """Return the methods that suit the table's task.
+
+    A regression has neither logistic regression nor hyper-parameters of a loss for classes.
+    """
     if table.task is Task.CLASSIFICATION:
         return dict(methods)
     others = {_LOGISTIC, *(name for name in methods if name.startswith(f"{_DEFAULT} {{") and not _fits(name, table))}
@@ -194,7 +201,7 @@ def measure(table: SampleTable, methods: Mapping[str, Method], seeds: int) -> It
 def compare(scores: Sequence[QualityScore]) -> QualityVerdict:
     """Rank the methods on each set by their mean scores; equal means share the mean of their ranks.
 
-    A method that a set does not have is ranked on the others.
+    A method that does not suit a set is ranked on the other sets.
     """
     tables = list(dict.fromkeys(score.table for score in scores))
     methods = list(dict.fromkeys(score.method for score in scores))
@@ -209,26 +216,28 @@ def compare(scores: Sequence[QualityScore]) -> QualityVerdict:
     }
     ranks = {
         method: fmean(
-            sum(other > own[method] for other in own.values())
-            + (1 + sum(other == own[method] for other in own.values())) / 2
-            for own in means.values()
-            if method in own
+            sum(other > mean[method] for other in mean.values())
+            + (1 + sum(other == mean[method] for other in mean.values())) / 2
+            for mean in means.values()
+            if method in mean
         )
         for method in methods
     }
     both = {_DEFAULT, _BOOSTING} <= set(methods)
-    behind = {table: own[_BOOSTING] - own[_DEFAULT] for table, own in means.items()} if both else {}
-    late = tuple(table for table, points in behind.items() if rows[table] >= LARGE_ROWS and points > MOST_BEHIND)
-    return QualityVerdict(mean_ranks=ranks, behind=behind, large_behind=late)
+    behind = {table: mean[_BOOSTING] - mean[_DEFAULT] for table, mean in means.items()} if both else {}
+    far_behind = tuple(
+        table for table, points in behind.items() if rows[table] >= LARGE_ROWS and points > MOST_BEHIND
+    )
+    return QualityVerdict(mean_ranks=ranks, behind=behind, large_behind=far_behind)
 
 
 def lines(scores: Sequence[QualityScore]) -> list[dict[str, str]]:
     """Return a row for each method: mean and range of its score, mean area, and medians of its costs."""
     rows = []
     for method in dict.fromkeys(score.method for score in scores):
-        own = [score for score in scores if score.method == method]
-        points = [score.score for score in own]
-        areas = [score.auc for score in own if score.auc is not None]
+        of_method = [score for score in scores if score.method == method]
+        points = [score.score for score in of_method]
+        areas = [score.auc for score in of_method if score.auc is not None]
         rows.append(
             {
                 "method": method,
@@ -236,16 +245,16 @@ def lines(scores: Sequence[QualityScore]) -> list[dict[str, str]]:
                 "least": f"{min(points):.2f}",
                 "most": f"{max(points):.2f}",
                 "auc": f"{fmean(areas):.2f}" if areas else "-",
-                "epochs": f"{median(score.epochs for score in own):,.0f}",
-                "seconds": f"{median(score.seconds for score in own):,.1f}",
-                "processor s": f"{median(score.processor_s for score in own):,.1f}",
+                "epochs": f"{median(score.epochs for score in of_method):,.0f}",
+                "seconds": f"{median(score.seconds for score in of_method):,.1f}",
+                "processor s": f"{median(score.processor_s for score in of_method):,.1f}",
             }
         )
     return rows
 
 
 def verdict_lines(verdict: QualityVerdict) -> Iterator[str]:
-    """Yield the comparison in words, losses as well as wins."""
+    """Yield the comparison in words, with the sets on which the default is worse and those on which it is not."""
     ranked = sorted(verdict.mean_ranks.items(), key=lambda pair: (pair[1], pair[0]))
     yield "mean rank: " + ", ".join(f"{method} {rank:.2f}" for method, rank in ranked)
     if not verdict.behind:
@@ -258,14 +267,15 @@ def verdict_lines(verdict: QualityVerdict) -> Iterator[str]:
 
 
 def bars_met(verdict: QualityVerdict | None, times: Sequence[PublishedTime]) -> dict[str, bool]:
-    """Return whether each bar that was measured is met: ranks, large sets, and the times beside the plain script."""
+    """Return whether each bar that was measured is met: ranks, large sets, and times compared with the script's."""
     bars: dict[str, bool] = {}
     if verdict is not None and verdict.behind:
         ranks = verdict.mean_ranks
         bars["the default's mean rank is no worse than boosting's"] = ranks[_DEFAULT] <= ranks[_BOOSTING]
         bars[f"on no large set more than {MOST_BEHIND:g} points behind boosting"] = not verdict.large_behind
-    own = [time for time in times if time.plain_s is not None]
-    tables = [[time for time in own if time.table == table] for table in dict.fromkeys(time.table for time in own)]
+    compared = [time for time in times if time.plain_s is not None]
+    names = dict.fromkeys(time.table for time in compared)
+    tables = [[time for time in compared if time.table == name] for name in names]
     for rival, words in (("plain_s", "a plain script"), ("plain_warm_s", "a plain script without its start")):
         if tables:
             bars[f"published no later than by {words}"] = all(ratio(each, rival) <= 1 for each in tables)
@@ -274,14 +284,13 @@ def bars_met(verdict: QualityVerdict | None, times: Sequence[PublishedTime]) -> 
 
 def published_lines(times: Sequence[PublishedTime]) -> Iterator[str]:
     """Yield on which sets we are slower than the plain script, with its start and without it."""
-    own = [time for time in times if time.plain_s is not None]
+    compared = [time for time in times if time.plain_s is not None]
+    names = dict.fromkeys(time.table for time in compared)
     for rival, words in (("plain_s", "a plain script"), ("plain_warm_s", "a plain script without its start")):
-        tables = {
-            table: [time for time in own if time.table == table] for table in dict.fromkeys(t.table for t in own)
-        }
+        tables = {name: [time for time in compared if time.table == name] for name in names}
         slower = {table: ratio(each, rival) for table, each in tables.items() if ratio(each, rival) > 1}
         shown = ", ".join(f"{table} {times:.2f}" for table, times in slower.items()) or "none"
-        if own:
+        if compared:
             yield f"published later than by {words}, on {len(slower)} of {len(tables)} sets: {shown}"
 
 
@@ -305,7 +314,7 @@ def _network(kind: str, hyperparams: Mapping[str, Any] | None = None) -> Method:
 
 
 def _plain(table: SampleTable, seed: int) -> tuple[Metrics, int]:
-    """Score our network as a plain script trains it, on the rows for training and validation."""
+    """Score the network of `default`, trained as a short script would, on the rows for training and validation."""
     prepared = assemble(table.table, specify(table, seed, {}))
     parts = (prepared.train, prepared.valid)
     x, y = (torch.cat([getattr(part, name) for part in parts]) for name in ("x", "y"))
@@ -340,7 +349,9 @@ def _scikit_mlp(table: SampleTable, seed: int) -> tuple[Metrics, int]:
     y = np.concatenate([_flat_targets(part) for part in parts])
     test = prepared.test.x.flatten(1).numpy()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # its default number of iterations is the rival
+        warnings.simplefilter(
+            "ignore", ConvergenceWarning
+        )  # the rival has its default number of iterations, even if it has not converged
         if table.task is Task.REGRESSION:
             regressor = MLPRegressor(random_state=seed).fit(x, y)
             outputs = regressor.predict(test).reshape(-1, 1)
@@ -359,7 +370,7 @@ def _logistic(table: SampleTable, seed: int) -> tuple[Metrics, int]:
     x = np.concatenate([part.x.flatten(1).numpy() for part in parts])
     y = np.concatenate([_flat_targets(part) for part in parts])
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of a solver that ends early, and of classes that a fold lacks
+        warnings.simplefilter("ignore")  # warnings of a solver that ends early, and of classes that a fold lacks
         model = LogisticRegressionCV(max_iter=_SOLVER_STEPS).fit(x, y)
         chances = np.zeros((prepared.test.rows, prepared.outputs))
         chances[:, model.classes_] = model.predict_proba(prepared.test.x.flatten(1).numpy())
@@ -398,17 +409,23 @@ def _parser() -> argparse.ArgumentParser:
         dest="sets",
         action="store_const",
         const=list(DEVELOPMENT_SETS),
-        help="the small tables with which defaults are chosen",
+        help="the small tables on which defaults were chosen, in place of --sets",
     )
     parser.add_argument(
         "--csv", nargs=2, action="append", default=[], metavar=("FILE", "TARGET"), help="also train on this file"
     )
     parser.add_argument("--methods", nargs="*", choices=tuple(METHODS), default=list(_COMPARED), metavar="NAME")
     parser.add_argument(
-        "--hyperparams", nargs="*", default=[], metavar="JSON", help="also score the default with these"
+        "--hyperparams",
+        nargs="*",
+        default=[],
+        metavar="JSON",
+        help="also score the default with these hyper-parameters",
     )
     parser.add_argument("--published", action="store_true", help="also measure the time until a version is published")
-    parser.add_argument("--seeds", type=whole(), default=5, help="trainings of each table, each on its own split")
+    parser.add_argument(
+        "--seeds", type=whole(), default=5, help="number of splits; each method is trained once on each"
+    )
     parser.add_argument("--threads", type=whole(), default=1, help="threads of each training")
     parser.add_argument("--json", action="store_true", help="print one JSON object per line")
     return parser

@@ -1,7 +1,8 @@
-"""Records the calls of a traced step, node by node and part by part, on the recorder's fakes.
+"""Records the calls of a traced step, node by node, on the recorder's fake tensors.
 
-A batch in parts (passes.py) is uploaded whole. Forward and backward pass are replayed for each part. A part's
-gradients are added to those of earlier parts as soon as they exist, like eager's gradient accumulation.
+A batch may be computed in parts (passes.py), like the micro-batches of eager's gradient accumulation. It is uploaded
+whole. The traced graph of a part's size is then replayed for each part, forward and backward pass, and the part's
+gradients are added to those of earlier parts as soon as they exist.
 """
 
 import operator
@@ -53,7 +54,8 @@ def replay_step(
 ) -> Replayed:
     """Trace `module` and `loss` on fakes of the recorder's mode and record every call of the step.
 
-    With a `share`, only this rank's parts are computed, and gradients and losses are exchanged with the other ranks.
+    With a `share` (several devices train together), only this rank's parts are computed, and gradients and losses are
+    exchanged with the other ranks.
 
     `batch` holds example tensors: real, fake or meta. Nothing is allocated and the module does not change. All
     persistent values of `stored` are declared first. If `averaged`, the step reads the averages of parameters in
@@ -69,7 +71,7 @@ def replay_step(
             hint = "Give a batch whose first dimension counts its rows, with at least 1."
             raise RequestError(f"{subject} shape {tuple(example.shape)} has no rows", hint=hint)
     parts = passes.parts(int(batch[0].shape[0]))
-    joints: dict[int, TracedStep] = {}
+    joints: dict[int, TracedStep] = {}  # the graph of forward and backward pass, by the number of rows of a part
     for rows in dict.fromkeys(map(len, parts)):
         examples = [fake_like(mode, example[:rows]) for example in batch]
         joints[rows] = trace(mode, module, loss, state, examples, train=train, autocast=passes.autocast)
@@ -83,32 +85,31 @@ def replay_step(
             _Replay(recorder, joints[len(part)], state, first_names, uploads, _Part.of(parts, k), gradients)
             for k, part in enumerate(parts)
         ]
-        run = replays if share is None else _run_share(replays, share)
-        for replay in run if share is None else ():
-            replay.run()
+        computed = [replay.run() for replay in replays] if share is None else _run_share(replays, share)
         if isinstance(gradients, PartGradients):
-            total = gradients.total_loss([replay.loss for replay in run], replays[0].loss_type)
+            total = gradients.total_loss([replay.loss for replay in computed], replays[0].loss_type)
         else:
-            total = run[0].loss
-            for replay in run[1:]:
+            total = computed[0].loss
+            for replay in computed[1:]:
                 total = recorder.call(Stage.BACKWARD, _aten.add.Tensor, total, replay.loss)
         ordered = {name: gradients[name] for name in replays[0].trained}  # the order changes a norm over all
-    outputs = run[0].outputs if run else None
+    outputs = computed[0].outputs if computed else None
     return Replayed(loss=total, outputs=outputs, gradients=ordered, constants=uploads.constants)
 
 
 def _run_share(replays: list["_Replay"], share: RankShare) -> list["_Replay"]:
-    """Replay the rank's parts, and return them. Of other parts only the random numbers are drawn, so that each part
-    has the numbers that it has on one device.
+    """Replay the rank's parts, and return them.
+
+    Of other parts only the random numbers are drawn, so that each part has the numbers that it has on one device.
     """
-    own = share.own(len(replays))
+    parts_of_rank = share.own(len(replays))
     for number, replay in enumerate(replays):
         replay.refuse_updates()
-        if number in own:
+        if number in parts_of_rank:
             replay.run()
         else:
             replay.draw()
-    return [replays[number] for number in own]
+    return [replays[number] for number in parts_of_rank]
 
 
 def _tied(module: nn.Module) -> dict[str, str]:
@@ -140,6 +141,7 @@ class _Uploads:
                     self.constants[name] = constant
 
     def of(self, joint: TracedStep, node: fx.Node) -> torch.Tensor:
+        """Return the uploaded fake of the constant that this node reads."""
         name = self._name(_constant(joint, node))
         assert name is not None
         return self._recorder.fake(name)
@@ -172,7 +174,10 @@ def _constant(joint: TracedStep, node: fx.Node) -> torch.Tensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Part:
-    """One part of a batch. `suffix` makes the names of its values unique; `weight` is its share of the rows."""
+    """One part of a batch. `suffix` makes the names of its values unique; `weight` is its share of the rows.
+
+    `alone` is true if the batch has only this part.
+    """
 
     rows: range
     suffix: str
@@ -206,11 +211,12 @@ class _Replay:
         self._uploads = uploads
         self._part = part
         self._gradients = gradients
-        self._env: dict[fx.Node, Any] = {}
+        self._env: dict[fx.Node, Any] = {}  # the value of each node that has been replayed
         self._stage = Stage.FORWARD
         self._contributions, self._last_of = self._sort_gradients()
 
     def run(self) -> "_Replay":
+        """Record the part's forward and backward pass."""
         for node in self._joint.nodes:
             if node.op == "placeholder":
                 self._place(node)
@@ -235,9 +241,10 @@ class _Replay:
                 name = node.name + self._part.suffix
                 args: tuple[Any, ...] = fx.map_arg(node.args, self._blank)
                 kwargs: dict[str, Any] = fx.map_arg(node.kwargs, self._blank)
-                self._recorder.call(Stage.FORWARD, _functional(node), *args, name=name, **kwargs)
+                self._recorder.call(Stage.FORWARD, _operator_of(node), *args, name=name, **kwargs)
 
     def _blank(self, node: fx.Node) -> Any:
+        """Return zeros in the shape of the node's value, which is all that drawing random numbers needs."""
         value = node.meta["val"]
         if not isinstance(value, torch.Tensor):
             return value
@@ -306,7 +313,7 @@ class _Replay:
             self._env[node] = args[0][args[1]]
         else:
             name = node.name + self._part.suffix
-            self._env[node] = self._recorder.call(self._stage, _functional(node), *args, name=name, **kwargs)
+            self._env[node] = self._recorder.call(self._stage, _operator_of(node), *args, name=name, **kwargs)
         for buffer, value in self._joint.updates.get(node, ()):
             into = self._state[self._first_names[buffer]]
             self._recorder.call(self._stage, _aten.copy_.default, into, self._env[value])
@@ -321,6 +328,7 @@ class _Replay:
             self._env[tangent] = self._tangent(loss, tangent.name + self._part.suffix)
 
     def _tangent(self, loss: torch.Tensor, name: str) -> torch.Tensor:
+        """Record the gradient with which the backward pass begins: 1, weighted by the part's share of the rows."""
         tangent: torch.Tensor = self._recorder.call(
             Stage.BACKWARD, _aten.ones_like.default, loss, pin_memory=False, name=name
         )
@@ -329,10 +337,9 @@ class _Replay:
         return tangent
 
     def _sort_gradients(self) -> tuple[dict[str, list[fx.Node]], dict[fx.Node, list[str]]]:
-        """Return the summands of each parameter's gradient, and the parameters whose gradient is complete after each
-        node.
+        """Return the summands of each parameter's gradient, and the parameters whose gradient each node completes.
 
-        Summands are in computation order.
+        Summands are in the order of computation.
         """
         position = {node: k for k, node in enumerate(self._joint.nodes)}
         contributions: dict[str, list[fx.Node]] = {}
@@ -356,7 +363,7 @@ class _Replay:
             self._gradients.add(name, gradient)
 
 
-def _functional(node: fx.Node) -> Callable[..., Any]:
+def _operator_of(node: fx.Node) -> Callable[..., Any]:
     if not is_operator(node.target) or not callable(node.target):
         raise RequestError(
             f"the model uses {node.target}, which cannot be captured",

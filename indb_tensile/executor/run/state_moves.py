@@ -1,4 +1,10 @@
-"""Moves the state between the homes of two programs, and allocates the host buffers that plans need."""
+"""Moves the state between the homes of two programs, and allocates the host buffers that plans need.
+
+The state is the persistent storages of a job (state.py). A program's home is the part of it that its plan has on the
+device when an iteration begins (timeline.py). Storages are moved in pieces (scheduler/pieces.py), usually as a whole.
+A piece is resident if it is on the device, and its host buffer is valid if it holds the present bytes. Parking moves
+the whole state to the host pool, so that the job holds no memory of the device.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -33,16 +39,16 @@ class StateMover:
         self._lanes = lanes
         self._state = state
         self._required: frozenset[Piece] = frozenset()  # the pieces whose host buffers the plans need
-        self._parked_bytes = 0  # of the pool, from parking until the new plans' buffers are allocated
+        self._parked_bytes = 0  # bytes of the pool, from parking until the new plans' buffers are allocated
         self._returning: tuple[Program, ...] = ()  # programs that get their buffers when the state is at home
 
     def exchange(self, old: tuple[Program, ...], new: tuple[Program, ...]) -> None:
         """Allocate the host buffers of new programs, after freeing those that only the old programs needed.
 
-        A piece that only the old programs swapped may have its bytes only in its buffer, and the bytes must still
-        come to the device. If the pool is pinned memory, it has room for the buffers of one set of programs, so these
-        bytes wait in ordinary memory. If the pool is a file, they wait in the file, unless its limit leaves no room
-        for both sets.
+        A piece that only the old programs swapped may have its bytes only in its host buffer, and these must reach
+        the device before the buffer is freed. If the pool is pinned memory, it has room for the buffers of one set of
+        programs, so these bytes wait in ordinary memory. If the pool is a file, they wait in the file, unless its
+        limit leaves no room for both sets.
 
         A parked state fills the pool, so its pieces go home first and leave their room to the new buffers, which
         `go_home` then allocates. The pool never exceeds the larger of the parked state and the new buffers.
@@ -78,9 +84,9 @@ class StateMover:
     def go_home(self, program: Program) -> None:
         """Make exactly the program's home resident. The peak never exceeds the larger of both homes.
 
-        Pieces without a buffer pass through the pool. At any time those that pass need no more of it than the
-        largest storage does, because the pool has room for it besides the plans' buffers and the storages that are
-        away (scheduler/host_memory.py).
+        Pieces without a host buffer are copied through a temporary one. At any time the temporary buffers take no
+        more than the largest storage: the pool has room for that besides the plans' buffers and the storages that are
+        away from the device while the programs run (scheduler/host_memory.py).
         """
         state = self._state
         home, recut = self._home(program), self._changed_pieces(program)
@@ -123,7 +129,7 @@ class StateMover:
         return self._parked_bytes
 
     def start_outgoing(self, program: Program, carried: list[Ticket | None]) -> None:
-        """Start the copies out that a steady iteration expects to be under way."""
+        """Start the copies out that an earlier iteration would have left under way for the first operators."""
         for slot, gap in enumerate(program.timeline.outgoing):
             piece = program.wiring.pieces[gap.tensor]
             if gap.swap.copies and piece not in self._state.valid:
@@ -157,11 +163,11 @@ class StateMover:
         return program.pieces(program.timeline.home - idle) | idle_pieces
 
     def _changed_pieces(self, program: Program) -> dict[TensorId, tuple[Piece, ...]]:
-        """Return the storages that the program needs cut differently than they are, with their new pieces."""
+        """Return the storages that the program cuts into other pieces than the present ones, with the new pieces."""
         return {tensor: cut for tensor, cut in program.cuts.items() if cut != self._state.pieces[tensor]}
 
     def _cut_anew(self, cuts: dict[TensorId, tuple[Piece, ...]], home: frozenset[Piece]) -> None:
-        """Cut storages into other pieces, a few at a time, because leaving pieces pass through the pool."""
+        """Cut storages into other pieces, a few at a time, because leaving pieces need room in the host pool."""
         state = self._state
         leaving: dict[TensorId, list[Piece]] = {tensor: [] for tensor in cuts}
         for piece in sorted(state.resident - home):
@@ -184,14 +190,14 @@ class StateMover:
         return max((self._passing_bytes([piece]) for piece in pieces), default=0)
 
     def _passing_bytes(self, pieces: list[Piece]) -> int:
-        """Return the bytes of the pool that these pieces need besides the buffers that they have."""
+        """Return the bytes of temporary host buffers that these pieces need: those of the pieces without a buffer."""
         return pieces_bytes(piece for piece in pieces if piece not in self._state.host)
 
     def _make_room_to_return(self, coming: list[Piece]) -> None:
-        """Make room for pieces of a parked state that another plan cuts differently: they pass through the pool.
+        """Make room for the temporary buffers of a parked state's pieces, if another plan cuts them differently.
 
-        The pool then exceeds neither the parked state nor the new buffers. If it has no room beside the parked
-        pieces, some of these wait in ordinary memory.
+        The pool then exceeds neither the parked state nor the new buffers. If it has no room besides the parked
+        pieces, some of these wait in ordinary host memory.
         """
         state, held_bytes = self._state, self._uploads.held_bytes
         kept_bytes = pieces_bytes(self._required & state.host.keys()) + held_bytes
@@ -231,8 +237,10 @@ class StateMover:
         self._drop_buffer(piece)
 
     def _new_buffer_bytes(self, programs: tuple[Program, ...]) -> int:
-        """Return the pool bytes of the programs' new buffers, plus those of the largest storage, which may pass
-        through the pool, and of the storages that are away while one of the programs runs.
+        """Return the bytes of the pool that the programs need besides the present buffers.
+
+        These are their new buffers, temporary buffers for the largest storage, and the storages that are away while
+        one of the programs runs.
         """
         passing_bytes = max((stored.size_bytes for stored in self._state.layout), default=0)
         away = [piece for program in programs for piece in program.pieces(program.plan.away)]
@@ -285,7 +293,7 @@ class StateMover:
                     self._drop_buffer(piece)
 
     def _seed_memory(self, piece: Piece) -> None:
-        """Write the initial bytes of a piece to the device's memory, which is the host's."""
+        """Write the initial bytes of a piece to the device's memory, if that is the host's."""
         memory, seed = bytes_of(self._state.storage(piece)), self._state.seeds.pop(piece, None)
         if seed is None:
             memory.zero_()

@@ -76,7 +76,7 @@ from indb_tensile.scheduler.admission.events import (
 from indb_tensile.scheduler.admission.exit_outcome import outcome_of
 from indb_tensile.scheduler.admission.fair_turns import begin_turn, credit, enter
 from indb_tensile.scheduler.admission.idle_devices import hand_over
-from indb_tensile.scheduler.admission.measurements import measured, note_change
+from indb_tensile.scheduler.admission.measurements import note_change, record_measurement
 from indb_tensile.scheduler.admission.memory_correction import correct_memory, place_again
 from indb_tensile.scheduler.admission.oversized_job import least_limit
 from indb_tensile.scheduler.admission.parking import mark_paused, park, parked
@@ -160,7 +160,7 @@ def _fold(decision: Decision, event: Event) -> None:  # noqa: C901 - a table: on
         case Holding():
             _holding(decision, event)
         case Measurement():
-            measured(decision, event)
+            record_measurement(decision, event)
         case Correction():
             correct_memory(decision, event)
         case Misplacement():

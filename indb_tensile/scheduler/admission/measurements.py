@@ -1,9 +1,9 @@
-"""Correct a job's latencies by its trainer's measurements, and have plans made anew when they have drifted.
+"""Corrects a job's latencies by its trainer's measurements, and requests new plans when the latencies have drifted.
 
-While another job is read, captured or calibrated, it takes processor time from the trainers for some seconds.
-Latencies that are measured meanwhile are soon outdated. The same holds for a report that covers time before a job
-came, went, or adopted another plan. Up to `_MOST_DISTURBED` such measurements in a row do not count for plans and for
-contention. Later ones do: where jobs come all the time, the disturbance is the usual state.
+A job that is prepared (read, captured or calibrated) takes CPU time from the trainers for some seconds, so latencies
+that are measured meanwhile are wrong soon afterwards. So are those of a report that covers time before a job came,
+went, or adopted another plan. Such a measurement is called disturbed. Up to `_MOST_DISTURBED` of them in a row do not
+count for plans and for contention. Later ones do: if jobs come all the time, the disturbance is the usual state.
 """
 
 from dataclasses import replace
@@ -27,16 +27,19 @@ from indb_tensile.scheduler.admission.pool import JobStage, Member, PlanReason
 from indb_tensile.scheduler.admission.running_set import measured_throughput
 from indb_tensile.scheduler.timing.latency import correct, drift
 
-NEW_WEIGHT = 0.5  # weight of a measurement against the present value; reports are already means
-_MOST_DISTURBED = 8  # Trainers report about once a second, and a preparation takes some seconds.
+NEW_WEIGHT = (
+    0.5  # weight of a measurement in the blend with the present value; a report is already a mean of iterations
+)
+_MOST_DISTURBED = 8  # trainers report about once a second, and a preparation takes some seconds
 _PREPARING = (JobStage.CLAIMED, JobStage.CAPTURING, JobStage.CALIBRATING)
 # Events that change what runs on the device.
 _CHANGES = (Capture, Calibration, Adoption, Parking, Finish, Failure, Exit)
 
 
 def note_change(decision: Decision, event: Event) -> None:
-    """Let the next measurement of the other running jobs not count, if this event of a job changes what they run
-    beside. The job's own measurements begin anew when it adopts a plan.
+    """Mark the other running jobs, so that their next measurement does not count, if the event changes what runs.
+
+    The measurements of the event's own job begin anew when it adopts a plan.
     """
     if isinstance(event, _CHANGES):
         members = tuple(
@@ -46,8 +49,8 @@ def note_change(decision: Decision, event: Event) -> None:
         decision.pool = replace(decision.pool, members=members)
 
 
-def measured(decision: Decision, measurement: Measurement) -> None:
-    """Record the measurement, and count it for plans unless it was disturbed."""
+def record_measurement(decision: Decision, measurement: Measurement) -> None:
+    """Order the measurement's record in the catalog, and count it for plans unless it was disturbed."""
     member = decision.pool.of_trainer(measurement.trainer)
     if member is None or member.workload is None or member.stage is not JobStage.RUNNING:
         return
@@ -57,11 +60,11 @@ def measured(decision: Decision, measurement: Measurement) -> None:
     decision.order(
         RecordMeasurement(job=member.job.job, claim=member.job.claim, measurement=measurement, throughput=throughput)
     )
-    decision.pool = replace(decision.pool, losses=0, claim_pause_ticks=0)  # the device works
+    decision.pool = replace(decision.pool, losses=0, claim_pause_ticks=0)  # a measurement shows that the device works
     if _is_disturbed(decision, member):
         return
     decision.pool, member = observe(decision.pool, member, sum(measurement.latency_ns))
-    # operators were calibrated alone, so the first measurement beside other jobs replaces the calibrated latency
+    # Operators were calibrated alone, so the first measurement beside other jobs replaces the calibrated latency
     weight = NEW_WEIGHT if member.measured else 1.0
     corrected_ns = correct(member.corrected_ns, measurement.latency_ns, weight)
     member = replace(member, corrected_ns=corrected_ns, measured=True, disturbed=0, changed=False)
@@ -76,9 +79,10 @@ def measured(decision: Decision, measurement: Measurement) -> None:
 
 
 def _with_share(member: Member, measurement: Measurement) -> Member:
-    """Return the member with its graph's share of the time, once for each plan.
+    """Return the member with the measured `graph_share` (see messages.py), which changes once for each plan.
 
-    The share is part of a question to the planner, whose answer would never be used if noise changed the question.
+    The share is part of a question to the planner. If the noise of each measurement changed the question, no answer
+    would be used.
     """
     if member.share_generation == measurement.generation:
         return member
