@@ -31,9 +31,7 @@ METRIC_OF_LABEL = {
     "roc_auc": "roc_auc",
     "log_loss": "log_loss",
 }
-STORED_BINS = (
-    120  # bins of a stored calibration; neighbours are merged for a request of fewer, so any divisor can be given
-)
+STORED_BINS = 120  # bins of a stored calibration; a request may have any divisor, for which neighbours are merged
 MOST_BINS = 1000
 MOST_REPEATS = 100
 

@@ -193,7 +193,7 @@ class _Application:
         return response
 
     def _session(self, request: Request, *, renew: bool = False) -> BrowserSession | None:
-        """Return the browser's session. Pages and actions renew it; data requests, which open pages repeat, do not."""
+        """Return the browser's session. Pages and actions renew it; requests for data, which pages repeat, do not."""
         return self._sessions.find(request.cookies.get(self._cookie), renew=renew)
 
     def _viewer(self, request: Request) -> Viewer:

@@ -101,5 +101,5 @@ def _filter_value(listing: Listing, key: str, text: str) -> Any:
 
 def _count(text: str, name: str, most: int) -> int:
     if not (text.isascii() and text.isdigit()) or len(text) > 19 or int(text) > most:
-        raise RequestError(f"{name} is {text[:40]!r}, and has to be a whole number up to {most}")
+        raise RequestError(f"{name} is {text[:40]!r}, not a whole number up to {most}")
     return int(text)

@@ -87,7 +87,7 @@ class PredictionRun:
             if snapshot is not None and rows != snapshot.rows:
                 raise MissingError(
                     f"the job's snapshot table has {rows} rows, and had {snapshot.rows} when the job was enqueued",
-                    detail="In a database that was restored without the rows of schema tensile_data, these tables are "
+                    detail="In a database that was restored without the rows of schema tensile_data, the tables are "
                     "empty.",
                     hint="Call tensile_predict_into again.",
                 )
