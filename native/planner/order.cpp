@@ -20,7 +20,7 @@ bool Order::arrange(const Step& step, const Choices& choices) {
   return true;
 }
 
-bool Order::follows(const Choices& choices) const {
+bool Order::was_arranged_for(const Choices& choices) const {
   if (choices.choice.size() != drops_.size()) return false;
   unsigned differing = 0;  // no early exit, so that the compiler uses vector instructions
   for (std::size_t gap = 0; gap < drops_.size(); ++gap)
