@@ -1,22 +1,22 @@
-"""Checks that results stay the same bit for bit: every network under every policy's plan, run on a device.
+"""Checks that plans do not change results: trains every network under every policy's plans, and compares all bits.
 
     python -m indb_tensile.bench exact [--models resnet50 …] [--policies capuchin …] [--batch 2] [--side 32]
         [--kinds [NAME …]] [--seeds 3] [--budgets 0.6 0.2] [--iterations 2] [--device emulated] [--machine a6000]
         [--json]
 
 For each network and seed (of weights, rows and operators' random numbers) the captured step trains for some
-iterations without a plan, by eager PyTorch, and under the plan of each policy for each budget. A budget is a share of
-the way from the floor to the liveness peak. The comparison covers everything that is trained: parameters, buffers
-and, between plans, the optimizer's state. The arena serves planned steps at planned addresses. The unplanned step,
-the reference, is in ordinary memory on an emulated device. On a GPU all steps compute in torch's own precision
-(precision.py), and a captured batch normalisation runs torch's native kernels where eager's runs cuDNN's. There the
-reference is the unplanned captured step, and eager's bits may differ. Each row appears as soon as its run is done,
-and progress of planning goes to the error output. The exit code is 1 if any result differs. The whole matrix takes a
-minute or two for each network.
+iterations without a plan and under the plan of each policy for each budget, and eager PyTorch trains the same
+network. A budget is a share of the way from the floor to the liveness peak. The comparison covers everything that is
+trained: parameters, buffers and, except with eager, the optimizer's state. The arena serves planned steps at planned
+addresses. The unplanned step, the reference, is in ordinary memory on an emulated device. On a GPU all steps compute
+in torch's own precision (precision.py), and a captured batch normalisation runs torch's native kernels where eager's
+runs cuDNN's. There the reference is the unplanned captured step, and eager's bits may differ. Each row appears as
+soon as its run is done, and progress of planning goes to the error output. The exit code is 1 if any result differs.
+The whole matrix takes a minute or two for each network.
 
-`turnover` is the bytes that the link, for which plans are made, moves during an iteration without a plan, over the
-liveness peak. `simulated_turnover` is that of the same step on the machine, by its roofline
-(bench/harness/turnover.py).
+`turnover` is the bytes that the link for which plans are made can move during an iteration without a plan, divided by
+the liveness peak. `simulated_turnover` is that of the same step on the machine, with the latencies of a roofline
+model (bench/harness/turnover.py).
 
 With `--kinds` the benchmark runs small networks of many kinds instead (bench/harness/network_kinds.py), with all
 losses and optimizers, in micro-batches, in half precision and with averages of weights. `--kinds --policies tensile+
@@ -56,7 +56,8 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 
-# Bits do not depend on sizes, and a minute is too short for large ones. Inception needs 75 pixels.
+# Small sizes, so that a network takes a minute: whether bits are equal does not depend on sizes. Inception needs 75
+# pixels.
 SIDE = 32
 SIDES = {"inception_v3": 75, "inception_v4": 75, "bert": 16, "gpt2": 16, "lstm": 8}
 
@@ -158,8 +159,8 @@ def _make_plan(work: Workload, policy: str, budget_bytes: int, link: Link) -> Pl
 def _run_unplanned(subject: TrainingSubject, rig: DeviceRig, runs: ExactOptions) -> tuple[Values, Row]:
     """Return the values of the unplanned captured step, the reference, and eager's row.
 
-    Where the device's memory is the host's, the reference is not placed in the arena; a GPU has no other memory than
-    the job's. Eager's optimizer state is not compared, since torch has other names for it.
+    If the device's memory is the host's, the reference is not placed in the arena; on a GPU a job has no other
+    memory. Eager's optimizer state is not compared, because torch has other names for it.
     """
     trial = rig.trial(subject, placer=Placer() if runs.target.emulated else None)
     unplanned = _train(trial, LIVENESS, runs.iterations)
@@ -213,12 +214,20 @@ def _parser() -> argparse.ArgumentParser:
     default = ExactOptions()
     parser.add_argument("--models", nargs="+", metavar="NAME", help="default: all, unless --kinds is given")
     parser.add_argument("--kinds", nargs="*", metavar="NAME", help="all, or some; a wrong name lists them")
-    parser.add_argument("--policies", nargs="+", default=[], metavar="NAME", help=f"of {', '.join(POLICIES)}")
+    parser.add_argument(
+        "--policies", nargs="+", default=[], metavar="NAME", help=f"policies: {', '.join(POLICIES)} (default: all)"
+    )
     parser.add_argument("--batch", type=whole(), default=2)
-    parser.add_argument("--side", "--pixels", type=whole(), help="pixels a side, or tokens; default: few")
+    parser.add_argument(
+        "--side", "--pixels", type=whole(), help="pixels of an image's side, or tokens (default: small sizes)"
+    )
     parser.add_argument("--seeds", type=whole(), default=3)
     parser.add_argument(
-        "--budgets", nargs="+", type=portion, default=default.budgets, help="from the floor to liveness"
+        "--budgets",
+        nargs="+",
+        type=portion,
+        default=default.budgets,
+        help="shares of the way from the floor (0) to the liveness peak (1)",
     )
     parser.add_argument("--iterations", type=whole(), default=default.iterations)
     add_target(parser)
