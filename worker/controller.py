@@ -53,6 +53,7 @@ from indb_tensile.device.backend import (
     named,
     torch_architectures,
     torch_cuda,
+    uploads_ahead,
 )
 from indb_tensile.device.bandwidth import measure_cpu, measure_emulated
 from indb_tensile.device.cuda import Absence, Gpu, Gpus, NoGpu, probe
@@ -73,6 +74,7 @@ from indb_tensile.scheduler.admission.events import BudgetChange, Stop
 from indb_tensile.scheduler.admission.pool import Pool, Sharing
 from indb_tensile.scheduler.completion.contention import Contention, of_cores
 from indb_tensile.scheduler.link import CopyMeasurement, Link, link_of, nominal_or_measured
+from indb_tensile.scheduler.memory.next_batch import BATCH_NAMES
 
 from .companions import SERVICE, Companions
 from .start_patience import sentences, with_patience
@@ -439,6 +441,7 @@ def _make_pool(settings: Settings, contention: Contention, link: Link, *, phases
         sharing=Sharing(settings.sharing),
         max_slowdown=settings.max_slowdown,
         first_step_s=settings.first_step_s,
+        batch=BATCH_NAMES if uploads_ahead(settings.device, cuda_graphs=settings.cuda_graphs) else (),
         link=link,
         contention=contention,
         phases=phases,

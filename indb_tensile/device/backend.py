@@ -78,6 +78,15 @@ def is_emulated(setting: str) -> bool:
     return setting.partition(":")[0] == EMULATED
 
 
+def uploads_ahead(device: str, *, cuda_graphs: bool) -> bool:
+    """Return whether trainers on this device upload the next batch while they train on the present one.
+
+    In the host's memory nothing is uploaded, and an iteration that runs as a CUDA graph uploads its own batch. Steps
+    that cannot run as a graph upload ahead too, but are known only later.
+    """
+    return is_emulated(device) or (device.startswith("cuda") and not cuda_graphs)
+
+
 def named(chosen: Chosen) -> str:
     """Return the value of the setting `device` with which a controller's child processes choose this device."""
     match chosen:

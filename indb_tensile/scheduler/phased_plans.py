@@ -107,7 +107,7 @@ def forecasts(
 ) -> tuple[Forecast, ...]:
     """Return the simulator's forecasts of all training steps side by side."""
     runs = [
-        JobRun(graph=workload.graphs[0], plan=chosen[0], latency_ns=workload.latency_ns[0])
+        JobRun(graph=workload.graphs[0], plan=chosen[0], latency_ns=workload.latency_ns[0], batch=workload.batch)
         for workload, chosen in zip(workloads, plans, strict=True)
     ]
     return simulate(runs, link, compute=compute, schedules=schedules, cache=cache) if runs else ()

@@ -21,6 +21,9 @@ class Workload:
 
     `graph_share` is the time of an iteration that a GPU runs as one CUDA graph, as a share of its time operator by
     operator. The latencies are those in the graph. In a round no iteration runs as a graph (round_plans.py).
+
+    `batch` names the tensors that the trainer uploads for the next iteration while the present one runs, where the
+    plan has room (memory/next_batch.py). It is empty if the trainer never does.
     """
 
     job: JobId
@@ -31,6 +34,7 @@ class Workload:
     host_bytes: int = 0
     parked_host_bytes: int = 0
     graph_share: float = 1.0
+    batch: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.graphs or len(self.graphs) != len(self.latency_ns):

@@ -16,6 +16,7 @@ from indb_tensile.device.backend import (
     roofline,
     speed_of,
     torch_cuda,
+    uploads_ahead,
 )
 from indb_tensile.device.cuda import Absence, Gpu, Gpus, NoGpu
 from indb_tensile.device.hardware import PROCESSOR_SPEED, emulated_kind
@@ -100,6 +101,12 @@ def test_a_gpu_that_this_torch_cannot_use_is_not_chosen_and_the_hint_names_the_t
     assert chosen.reason == reason
     assert f"--index-url https://download.pytorch.org/whl/{hint}" in chosen.hint
     assert choose("auto", TWO, "12.9", lambda: ("sm_80", "sm_90")) == A6000
+
+
+def test_trainers_upload_ahead_where_uploads_are_copies_that_no_graph_contains() -> None:
+    devices = ("cpu", "emulated", "emulated:1", "cuda:0")
+    assert [uploads_ahead(device, cuda_graphs=True) for device in devices] == [False, True, True, False]
+    assert [uploads_ahead(device, cuda_graphs=False) for device in devices] == [False, True, True, True]
 
 
 def test_an_unknown_number_of_a_gpu_is_refused() -> None:

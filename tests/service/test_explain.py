@@ -1,5 +1,6 @@
 """Check the figures that the service reports for a training before it is enqueued."""
 
+import re
 import resource
 from collections.abc import Iterable
 from dataclasses import replace
@@ -16,8 +17,9 @@ from indb_tensile.scheduler.admission.outlook import Outlook
 from indb_tensile.scheduler.completion.contention import of_cores
 from indb_tensile.scheduler.completion.demand import JobDemand, TradeOff
 from indb_tensile.scheduler.completion.set_forecasts import SharedDevice
+from indb_tensile.scheduler.timing.simulate import Forecast
 from tests.scheduler.descriptions import elementwise
-from worker.serving.explain import Explainer
+from worker.serving.explain import Explainer, upload_text
 from worker.serving.requests import ColumnSummary, Explain
 
 SPEC = JobSpec(
@@ -55,9 +57,14 @@ def explain(
     rows: int = 20_000,
     predictor: Predictor | None = None,
     outlook: Outlook | None = None,
+    device: str = "cpu",
 ) -> list[dict[str, Any]]:
     settings = Settings(
-        capacity_bytes=GIB, budget_bytes=GIB, link_out_bytes_per_s=400_000_000, link_in_bytes_per_s=400_000_000
+        device=device,
+        capacity_bytes=GIB,
+        budget_bytes=GIB,
+        link_out_bytes_per_s=400_000_000,
+        link_in_bytes_per_s=400_000_000,
     )
     explainer = Explainer((catalog or FakeCatalog()).measured, lambda: predictor, settings, lambda: outlook)
     request = Explain(spec=spec, columns=COLUMNS, rows=rows, limit_bytes=limit_bytes, budget_bytes=budget_bytes)
@@ -89,6 +96,39 @@ def test_each_policy_has_a_row_and_planning_needs_at_most_the_memory_of_liveness
     assert [rows[1][name] for name in ("overhead", "swaps", "swapped_bytes", "recomputed")] == [1.0, 0, 0, 0]
     assert [row["starts_now"] for row in rows] == [True, True, True]
     assert all(row["iteration_ms"] > 0 for row in rows)
+
+
+def test_note_says_what_uploading_the_next_batch_ahead_saves_where_a_trainer_does_it(
+    measured: tuple[list[dict[str, Any]], FakeCatalog],
+) -> None:
+    rows = explain(catalog=FakeCatalog(latency_ns=7_000_000), device="emulated")
+    waits, ahead, _ = rows[-1]["note"].split("; ")
+    found = re.fullmatch(r"an iteration waits (\S+) ms for its batch", waits)
+    assert found is not None
+    shorter = re.fullmatch(r"where the next batch is uploaded ahead it takes (\S+) ms and waits 0.00 ms", ahead)
+    assert shorter is not None
+    assert float(shorter[1]) == pytest.approx(rows[-1]["iteration_ms"] - float(found[1]), abs=0.02)
+    assert "batch" not in rows[0]["note"]
+    assert [{**row, "note": "", "planning_ms": 0} for row in rows] == [
+        {**row, "note": "", "planning_ms": 0} for row in measured[0]
+    ]
+    assert "batch" not in measured[0][-1]["note"], "in the host's memory nothing is uploaded"
+
+
+def test_plan_without_room_for_a_second_batch_is_named_as_such() -> None:
+    own = Forecast(
+        iteration_ns=9_000_000,
+        compute_ns=7_000_000,
+        stall_out_ns=0,
+        stall_in_ns=0,
+        upload_ns=2_000_000,
+        peak_bytes=1,
+        out_bytes=0,
+        in_bytes=0,
+    )
+    assert upload_text(own, own) == (
+        "an iteration waits 2.00 ms for its batch, as the plan has no room to upload the next one ahead"
+    )
 
 
 def test_plan_swaps_and_starts_now_if_liveness_does_not_fit_the_free_memory(

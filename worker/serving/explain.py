@@ -6,11 +6,12 @@ device, else those of the latency predictor, else, if no predictor is trained, t
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from indb_tensile import config
 from indb_tensile.device import hardware
+from indb_tensile.device.backend import uploads_ahead
 from indb_tensile.executor.capture.step_capture import CapturedStep, capture_evaluation, capture_training
 from indb_tensile.executor.latency.latency_predictor import Predictor, predict_latencies
 from indb_tensile.job import JobId
@@ -19,9 +20,11 @@ from indb_tensile.scheduler.admission.outlook import Outlook, StartForecast, for
 from indb_tensile.scheduler.completion.demand import JobDemand
 from indb_tensile.scheduler.graph import StepGraph
 from indb_tensile.scheduler.link import Link
+from indb_tensile.scheduler.memory.next_batch import BATCH_NAMES
 from indb_tensile.scheduler.plan import Infeasible
-from indb_tensile.scheduler.planner import JobPlan, Workload, least_bytes, plan_jobs
+from indb_tensile.scheduler.planner import JobPlan, Workload, foresee, least_bytes, plan_jobs
 from indb_tensile.scheduler.score import Baseline, baselines, score
+from indb_tensile.scheduler.timing.simulate import Forecast
 from indb_tensile.scheduler.trade_offs import trade_offs
 from indb_tensile.sizes import size
 
@@ -122,6 +125,7 @@ class Explainer:
         self._policy = settings.policy
         self._budget_bytes = settings.budget_bytes
         self._link = Link(out_bytes_per_s=settings.link_out_bytes_per_s, in_bytes_per_s=settings.link_in_bytes_per_s)
+        self._uploads_ahead = uploads_ahead(settings.device, cuda_graphs=settings.cuda_graphs)
 
     def explain(self, request: Explain) -> list[Row]:
         """Return one row per policy: the two baselines, then the configured policy.
@@ -147,7 +151,11 @@ class Explainer:
         start = self._foretold(training, workload, request.owner_oid) if own["iteration_ms"] is not None else None
         if start is not None:
             own["starts_now"] = start.starts
-        notes = (own["note"] if start is None else _start_text(start), _coverage(steps, measured, predictor))
+        notes = (
+            own["note"] if start is None else _start_text(start),
+            self._upload_text(workload, outcomes[-1].answer),
+            _coverage(steps, measured, predictor),
+        )
         own["note"] = "; ".join(filter(None, notes))
         return rows
 
@@ -169,6 +177,13 @@ class Explainer:
             trade_offs=points,
         )
         return foretell_start(outlook, demand)
+
+    def _upload_text(self, workload: Workload, answer: JobPlan | Infeasible) -> str:
+        """Return what an iteration takes if the next batch is uploaded ahead, in words. Empty where it never is."""
+        if not self._uploads_ahead or isinstance(answer, Infeasible):
+            return ""
+        (ahead,) = foresee((replace(workload, batch=BATCH_NAMES),), (answer,), link=self._link)
+        return upload_text(answer.forecast, ahead.forecast)
 
     def _plan(self, workload: Workload, policy: str, room: _Room) -> "_PlanOutcome":
         """Plan within the memory that is free now, else within the whole device, else without a limit."""
@@ -225,6 +240,15 @@ def _start_text(start: StartForecast) -> str:
         return f"it would start at once; {done}"
     slowed = " and ".join(f"job {job} {factor:.2f} times as long" for job, factor in start.slowdowns)
     return f"it would start at once, and an iteration would then take {slowed}; {done}"
+
+
+def upload_text(alone: Forecast, ahead: Forecast) -> str:
+    """Return what uploading the next batch ahead saves. `alone` is the forecast where iterations upload their own."""
+    waits = f"an iteration waits {alone.upload_ns / _NS_PER_MS:.2f} ms for its batch"
+    if ahead.iteration_ns >= alone.iteration_ns:
+        return f"{waits}, as the plan has no room to upload the next one ahead"
+    shorter = f"it takes {ahead.iteration_ns / _NS_PER_MS:.2f} ms and waits {ahead.upload_ns / _NS_PER_MS:.2f} ms"
+    return f"{waits}; where the next batch is uploaded ahead {shorter}"
 
 
 def _ms(*microseconds: float | None) -> float | None:

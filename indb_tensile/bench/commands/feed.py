@@ -9,9 +9,12 @@ swaps). Another thread gathers the batches. `at the start`: an iteration uploads
 `ahead`: the previous iteration uploads it, where its plan has room (scheduler/memory/next_batch.py). The two ways
 take turns; figures are medians over the rounds. `gather_share` is the share of the training time that waited for
 rows, `copy_share` the share in which operators waited for copies: of the batch, and under plans that swap of tensors
-too. `waiting_share` is their sum, `taken_share` the share of the batches that were uploaded ahead. `peak_bytes` is
-the measured peak, `exact` says whether both ways end with the same bits. The exit code is 1 if a bit differs, or on
-an emulated device if the peak is not the plan's to the byte.
+too. `waiting_share` is their sum, `taken_share` the share of the batches that were uploaded ahead. `upload_share` is
+the part of a simulated iteration that the copy of a batch takes. `room_share` is the part at its end in which the
+plan's loads leave room for the next batch; a copy that is longer is waited for. `foretold_ms` is the simulated
+iteration, from the measured latencies of operators. `peak_bytes` is the measured peak, `exact` says whether both ways
+end with the same bits. The exit code is 1 if a bit differs, or on an emulated device if the peak is not the plan's to
+the byte.
 
 On a GPU, iterations that are recorded as CUDA graphs upload their batches themselves, so the iterations of this
 benchmark are not recorded.
@@ -23,6 +26,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
@@ -38,9 +42,12 @@ from indb_tensile.bench.harness.trial import RATE, TrainingSubject, workload
 from indb_tensile.executor.run.runner import Runner
 from indb_tensile.executor.run.state import State
 from indb_tensile.learning.batch_prefetch import Batch, BatchPrefetcher
+from indb_tensile.scheduler.memory.next_batch import BATCH_NAMES, batch_tensors, uploads_ahead_from
 from indb_tensile.scheduler.memory.peak import LIVENESS, floor, liveness_peak, peak
 from indb_tensile.scheduler.plan import Infeasible, Plan
 from indb_tensile.scheduler.planner import plan_jobs
+from indb_tensile.scheduler.rewrite import effective_latency
+from indb_tensile.scheduler.timing.simulate import JobRun, simulate
 
 NETWORKS = (
     SmallNetwork(name="mlp", architecture={"type": "mlp", "hidden": [512, 512]}, shape=(1024,), rows=512),
@@ -89,6 +96,9 @@ def _rows(
 ) -> Iterator[dict[str, Any]]:
     plan = _plan(rig, subject, share)
     turns = [[_turn(rig, subject, plan, way, epochs) for way in WAYS] for _ in range(rounds)]
+    measured = [turn.pop("latency_ns") for both in turns for turn in both]
+    measured_ns = tuple(round(median(column)) for column in zip(*measured, strict=True))
+    foretold = _foretold(rig, plan, measured_ns)
     exact = len({turn.pop("bits") for both in turns for turn in both}) == 1
     for way, column in zip(WAYS, zip(*turns, strict=True), strict=True):
         yield {
@@ -98,8 +108,27 @@ def _rows(
             "way": way,
             "planned_bytes": peak(rig.step.graph, plan),
             **{name: median(turn[name] for turn in column) for name in column[0]},
+            **foretold[way],
             "exact": exact,
         }
+
+
+def _foretold(rig: DeviceRig, plan: Plan, latency_ns: tuple[int, ...]) -> dict[str, dict[str, float]]:
+    """Return the simulated figures of each way."""
+    graph, figures = rig.step.graph, dict[str, dict[str, float]]()
+    for way, batch in zip(WAYS, ((), BATCH_NAMES), strict=True):
+        run = JobRun(graph=graph, plan=plan, latency_ns=latency_ns, batch=batch)
+        (forecast,) = simulate((run,), rig.link)
+        uploaded = batch_tensors(graph, BATCH_NAMES)
+        upload_ns = sum(rig.link.in_ns(graph.tensors[tensor].size_bytes) for tensor in uploaded)
+        first = uploads_ahead_from(graph, plan, batch_tensors(graph, batch))
+        room_ns = 0 if first is None else sum(effective_latency(latency_ns, plan)[first:])
+        figures[way] = {
+            "foretold_ms": round(forecast.iteration_ns / 1e6, 3),
+            "upload_share": round(upload_ns / forecast.iteration_ns, 4),
+            "room_share": round(room_ns / forecast.iteration_ns, 4),
+        }
+    return figures
 
 
 def _plan(rig: DeviceRig, subject: TrainingSubject, share: float) -> Plan:
@@ -141,24 +170,31 @@ def _turn(rig: DeviceRig, subject: TrainingSubject, plan: Plan, way: str, epochs
         seen = [_epoch(runner, feed, table, epoch) for epoch in range(1, epochs + 1)]
         taken_s = time.perf_counter() - begun_s
         gather_s = feed.waiting.waited_s - waited_s
-    stall_share = sum(stall_ns for stall_ns, _ in seen) / 1e9 / taken_s
+    stall_share = sum(epoch.stall_ns for epoch in seen) / 1e9 / taken_s
     figures = {
         "step_ms": round(taken_s * 1000 / _BATCHES / epochs, 3),
         "gather_share": round(gather_s / taken_s, 4),
         "copy_share": round(stall_share, 4),
         "waiting_share": round(gather_s / taken_s + stall_share, 4),
         "taken_share": round((runner.uploaded_ahead - taken) / _BATCHES / epochs, 3),
-        "peak_bytes": rig.peak_bytes(max(peak_bytes for _, peak_bytes in seen)),
+        "peak_bytes": rig.peak_bytes(max(epoch.peak_bytes for epoch in seen)),
+        "latency_ns": seen[-1].latency_ns,
     }
     runner.close()
     return {**figures, "bits": _bits(state)}
 
 
-def _epoch(runner: Runner, feed: BatchPrefetcher, table: Batch, epoch: int) -> tuple[int, int]:
-    """Train on all rows, in an order of their own.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Epoch:
+    """For how long operators waited for copies, the peak, and the latencies of the last iteration."""
 
-    Return the nanoseconds for which operators waited for copies, and the peak.
-    """
+    stall_ns: int
+    peak_bytes: int
+    latency_ns: tuple[int, ...]
+
+
+def _epoch(runner: Runner, feed: BatchPrefetcher, table: Batch, epoch: int) -> _Epoch:
+    """Train on all rows, in an order of their own."""
     rows, stall_ns, peak_bytes = len(table[0]) // _BATCHES, 0, 0
     order = torch.randperm(len(table[0]), generator=torch.Generator().manual_seed(epoch))
     orders = [order[first : first + rows] for first in range(0, len(order), rows)]
@@ -168,7 +204,8 @@ def _epoch(runner: Runner, feed: BatchPrefetcher, table: Batch, epoch: int) -> t
             measured = runner.measured()
             assert measured is not None, "every iteration is a sample"
             stall_ns, peak_bytes = stall_ns + measured.stall_ns, max(peak_bytes, measured.peak_bytes)
-    return stall_ns, peak_bytes
+            latency_ns = measured.latency_ns
+    return _Epoch(stall_ns=stall_ns, peak_bytes=peak_bytes, latency_ns=latency_ns)
 
 
 def _bits(state: State) -> bytes:
@@ -179,7 +216,8 @@ def _line(row: dict[str, Any]) -> str:
     waits = f"waits {row['gather_share']:.2%} for rows and {row['copy_share']:.2%} for copies"
     same = "" if row["exact"] else ", WITH OTHER BITS"
     where = f"{row['network']} at {row['budget']:.0%}, {row['way']}"
-    return f"{where}: {row['step_ms']:.2f} ms, {waits}; {row['taken_share']:.0%} ahead{same}"
+    foretold = f"foretold {row['foretold_ms']:.2f} ms, upload {row['upload_share']:.1%}, room {row['room_share']:.1%}"
+    return f"{where}: {row['step_ms']:.2f} ms ({foretold}), {waits}; {row['taken_share']:.0%} ahead{same}"
 
 
 if __name__ == "__main__":

@@ -277,6 +277,7 @@ def _workload(decision: Decision, member: Member, graphs: Capture | Calibration)
             graphs=with_known_graphs(decision.pool, graphs.graphs),
             latency_ns=graphs.latency_ns,
             limit_bytes=least_limit(member.job.spec.memory_limit_bytes, member.job.owner_limit_bytes),
+            batch=decision.pool.batch,
         )
     except InvariantError as error:
         decision.end(member, Broken(fault=Fault.of(error)), EndMethod.TERMINATE)

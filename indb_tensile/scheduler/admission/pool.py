@@ -263,6 +263,7 @@ class Pool:
     # the most jobs of one owner that are prepared at once; more may wait for the device (trainer_assignment.py)
     entering_jobs: int = 2
     parked_jobs: int = 4  # the most jobs that wait in the host pool; further ones are saved, and their trainers end
+    batch: tuple[str, ...] = ()  # tensors that trainers upload ahead; empty where they never do
     link: Link | None = None  # between device and host; None: its speed is not known, and no job leaves in a shift
     first_step_s: float = 300.0  # a job that is ready for longer has its first quantum before others go on
     now_s: float = 0.0  # the time of the last tick

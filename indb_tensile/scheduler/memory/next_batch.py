@@ -16,6 +16,7 @@ such boundary is the best, because the copy then has the most time.
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from indb_tensile.scheduler.graph import Stage, StepGraph, TensorId
 from indb_tensile.scheduler.memory.peak import in_index, load
@@ -24,6 +25,8 @@ from indb_tensile.scheduler.memory.tensor_placement import ALIGNMENT_BYTES, plac
 from indb_tensile.scheduler.plan import Plan
 from indb_tensile.scheduler.plan_cache import PlanCache
 from indb_tensile.scheduler.rewrite import effective
+
+BATCH_NAMES: Final = ("x", "y")  # of the tensors that are uploaded ahead, in a graph of ours
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +73,17 @@ def room_by_load(
     while first > max(last_use + 1, after_copies) and loads[first - 1] <= most_bytes:
         first -= 1
     return first, last_use
+
+
+def uploads_ahead_from(
+    graph: StepGraph, plan: Plan, batch: Sequence[TensorId], cache: PlanCache | None = None
+) -> int | None:
+    """Return the operator before which the loads first leave room for the next batch.
+
+    None if they leave none before the last operator has ended: the upload then begins with the next iteration.
+    """
+    bounds = room_by_load(graph, plan, batch, cache)
+    return None if bounds is None or bounds[0] == len(effective(graph, plan, cache).operators) else bounds[0]
 
 
 def next_batch_room(

@@ -7,7 +7,7 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-from indb_tensile.scheduler.graph import Stage, StepGraph
+from indb_tensile.scheduler.graph import Stage, StepGraph, TensorId
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.plan import Plan
 from indb_tensile.scheduler.rewrite import effective_latency
@@ -27,6 +27,7 @@ class IterationStop:
     outs: list[tuple[int, int]] = field(default_factory=list)  # swaps whose copy out is queued, as (swap, duration)
     frees: list[int] = field(default_factory=list)  # swaps whose copy out the job waits for
     ins: list[tuple[int, int]] = field(default_factory=list)  # swaps whose copy in is queued, as (swap, duration)
+    ahead: list[tuple[int, int]] = field(default_factory=list)  # next uploads that are queued: (operator, duration)
     needs: list[int] = field(default_factory=list)  # swaps whose copy in the job waits for
     upload_ns: int = 0  # on the in-lane; 0 if the operator is not an upload
     gated: bool = False  # the job waits for other jobs here, or they wait for this boundary
@@ -35,7 +36,7 @@ class IterationStop:
     @property
     def shared(self) -> bool:
         """Return whether this stop depends on other jobs, or other jobs on this stop."""
-        return bool(self.outs or self.ins or self.frees or self.needs or self.upload_ns or self.gated)
+        return bool(self.outs or self.ins or self.frees or self.ahead or self.needs or self.upload_ns or self.gated)
 
 
 def stops_of(
@@ -47,8 +48,12 @@ def stops_of(
     *,
     every: bool,
     stretch: int = 1,
+    batch: Sequence[TensorId] = (),
+    ahead_from: int | None = None,
 ) -> tuple[IterationStop, ...]:
     """Return the boundaries of one iteration at which the job does more than compute. Boundary 0 is always included.
+
+    With `ahead_from` the uploads of the tensors in `batch` are queued at this boundary of the iteration before.
 
     `graph` is the graph that runs under the plan, and `captured_ns` has the latencies of the captured operators. With
     `every`, each boundary is a stop. All durations are multiplied by `stretch`.
@@ -57,6 +62,8 @@ def stops_of(
     uploads = {k for k, op in enumerate(graph.operators) if op.stage is Stage.UPLOAD}
     latency_ns = effective_latency(captured_ns, plan)
     positions = set(range(count)) if every else {0, *uploads, *gated}
+    if ahead_from is not None:
+        positions.add(ahead_from)
     for swap in plan.swaps:
         positions |= {(swap.out_after + 1) % count, swap.free_at, swap.in_at, swap.needed_by}
     stops = {k: IterationStop(k, gated=k in gated) for k in sorted(positions)}
@@ -70,9 +77,11 @@ def stops_of(
         stops[swap.free_at].frees.append(number)
         stops[swap.in_at].ins.append((number, stretch * link.in_ns(size_bytes)))
         stops[swap.needed_by].needs.append(number)
-    for index in uploads:
+    for index in sorted(uploads):
         written = {*graph.operators[index].writes}
         stops[index].upload_ns = stretch * link.in_ns(sum(graph.tensors[t].size_bytes for t in written))
+        if ahead_from is not None and not written.isdisjoint(batch):
+            stops[ahead_from].ahead.append((index, stops[index].upload_ns))
     return tuple(stops.values())
 
 

@@ -3,9 +3,12 @@
 A discrete-event simulation of any number of jobs, each of which repeats its training step. At boundary k a job queues
 the copies to the host of tensors that operator k - 1 accessed last, and waits for the copies whose memory is given
 back at k. It then queues the copies back that start at k, waits for those that operator k needs, and runs operator k.
-On each lane the copies of one job run in order, and the jobs share the lane equally (copy_flow.py). An upload
-occupies the in-lane, and its job waits for it. Between giving memory back and taking it, a job waits at its gates if
-it has any (schedule.py).
+On each lane the copies of one job run in order, and the jobs share the lane equally (copy_flow.py). Between giving
+memory back and taking it, a job waits at its gates if it has any (schedule.py).
+
+An upload occupies the in-lane, and its job waits for it. If the trainer uploads the next batch ahead and the plan has
+room, the upload is queued in the iteration before, and the job waits for the rest of it. The batch is assumed to have
+been collected by then. The room is that of the plan's loads; its placement may leave the room a little later.
 
 Residency changes only at the plan's boundaries, so the peak follows from the plan (peak.py). The simulation computes
 time, and attributes every nanosecond during which a job does not compute to its cause.
@@ -19,6 +22,7 @@ from enum import StrEnum
 from indb_tensile.errors import InvariantError
 from indb_tensile.scheduler.graph import OpIndex, StepGraph, TensorId
 from indb_tensile.scheduler.link import Link
+from indb_tensile.scheduler.memory.next_batch import batch_tensors, uploads_ahead_from
 from indb_tensile.scheduler.memory.peak import peak
 from indb_tensile.scheduler.plan import Plan
 from indb_tensile.scheduler.plan_cache import PlanCache
@@ -50,12 +54,14 @@ class JobRun:
     """One job that repeats one graph under one plan. The link determines the time of an upload, so `latency_ns` of an
     upload is ignored.
 
-    Graph and latencies are the captured ones. The plan determines the graph that runs.
+    Graph and latencies are the captured ones. The plan determines the graph that runs. `batch` names the tensors that
+    are uploaded ahead where the plan has room.
     """
 
     graph: StepGraph
     plan: Plan
     latency_ns: tuple[int, ...]
+    batch: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if len(self.latency_ns) != len(self.graph.operators):
@@ -206,8 +212,17 @@ class _Job:
         self.number = number
         self.gates = gates
         self.reached = (-1, 0.0)  # the latest boundary that matters to gates, and when the job reached it
+        batch = batch_tensors(run.graph, run.batch)
         self.stops = stops_of(
-            self.graph, run.plan, run.latency_ns, link, gates.boundaries, every=every, stretch=stretch
+            self.graph,
+            run.plan,
+            run.latency_ns,
+            link,
+            gates.boundaries,
+            every=every,
+            stretch=stretch,
+            batch=batch,
+            ahead_from=None if gates.boundaries else uploads_ahead_from(run.graph, run.plan, batch, cache),
         )
         self.now_ns = 0.0
         self.totals = [0.0] * len(_KINDS)
@@ -217,10 +232,11 @@ class _Job:
         self.most = _MOST_TOGETHER
         self.outs: list[Copy | None] = [None] * len(run.plan.swaps)  # the latest copies of each swap
         self.ins: list[Copy | None] = [None] * len(run.plan.swaps)
+        self.ahead: dict[int, Copy] = {}  # uploads for the next iteration, by operator
 
     def backlog(self) -> tuple[float, ...]:
-        """Return the rest of each swap's copies. For a job alone nothing else of the past matters."""
-        return tuple(0.0 if copy is None else copy.left_ns for copy in (*self.outs, *self.ins))
+        """Return the rest of each copy. For a job alone nothing else of the past matters."""
+        return tuple(0.0 if copy is None else copy.left_ns for copy in (*self.outs, *self.ins, *self.ahead.values()))
 
     def program(
         self, flow: Flow, turns: "_Turns | None", jobs: Sequence["_Job"]
@@ -238,17 +254,20 @@ class _Job:
                     outs[swap] = self._queue(flow, Lane.OUT, stop, swap, duration_ns)
                 if stop.frees or stop.gated:
                     yield from self._give_back(stop, jobs)
-                for swap, duration_ns in stop.ins:
-                    ins[swap] = self._queue(flow, Lane.IN, stop, swap, duration_ns)
+                self._queue_in(flow, stop)
                 for swap in stop.needs:
                     yield from self._wait(ins[swap], _LATE_IN, stop, swap)
                 if stop.upload_ns:
-                    copy = flow.queue(Lane.IN, self.number, stop.upload_ns)
-                    yield from self._wait(copy, _UPLOAD, stop, None)
+                    yield from self._wait(self._upload(flow, stop), _UPLOAD, stop, None)
                 if turns is not None and stop.compute_ns:
                     yield None
                     self._spend(_TURN, turns.take(self.now_ns, stop.compute_ns) - self.now_ns, stop, None)
                 self._spend(_COMPUTE, stop.compute_ns, stop, None)
+
+    def _upload(self, flow: Flow, stop: IterationStop) -> Copy:
+        """Return the upload that the iteration before has queued, or queue it now."""
+        copy = self.ahead.pop(stop.operator, None)
+        return flow.queue(Lane.IN, self.number, stop.upload_ns) if copy is None else copy
 
     def _give_back(self, stop: IterationStop, jobs: Sequence["_Job"]) -> Iterator[Copy | ClosedGate]:
         """Wait for this boundary's copies out, then at its gates."""
@@ -264,6 +283,12 @@ class _Job:
                 yield closed
                 self.now_ns = since_ns
                 self._spend(_GATE, closed.opened_ns - since_ns, stop, None)
+
+    def _queue_in(self, flow: Flow, stop: IterationStop) -> None:
+        for swap, duration_ns in stop.ins:
+            self.ins[swap] = self._queue(flow, Lane.IN, stop, swap, duration_ns)
+        for operator, duration_ns in stop.ahead:
+            self.ahead[operator] = flow.queue(Lane.IN, self.number, duration_ns)
 
     def _queue(self, flow: Flow, lane: Lane, stop: IterationStop, swap: int, duration_ns: int) -> Copy:
         copy = flow.queue(lane, self.number, duration_ns)

@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 
+from indb_tensile.executor.capture.replay import INPUTS
 from indb_tensile.executor.run.runner import Runner
 from indb_tensile.learning.batch_prefetch import BatchPrefetcher
+from indb_tensile.scheduler.memory.next_batch import BATCH_NAMES
 from indb_tensile.scheduler.memory.peak import LIVENESS, VANILLA, peak
 from indb_tensile.scheduler.plan import Plan
 from tests.device.memory_device import MemoryDevice
@@ -128,6 +130,10 @@ def test_batch_uploaded_ahead_of_other_plans_or_of_parking_is_uploaded_again(kin
         runner.close()
         assert (device.used_bytes, device.buffers) == (0, {})
     assert rows[0] == rows[1]
+
+
+def test_parts_of_a_batch_have_the_names_by_which_forecasts_know_them() -> None:
+    assert INPUTS == BATCH_NAMES
 
 
 def test_other_batch_than_the_announced_one_is_trained_on_as_given() -> None:

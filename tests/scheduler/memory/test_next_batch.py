@@ -7,7 +7,13 @@ from hypothesis import strategies as st
 
 from indb_tensile.scheduler.graph import Operator, OpIndex, Role, Stage, StepGraph, Tensor, TensorId
 from indb_tensile.scheduler.judges import check
-from indb_tensile.scheduler.memory.next_batch import NextBatchRoom, batch_tensors, next_batch_room, room_by_load
+from indb_tensile.scheduler.memory.next_batch import (
+    NextBatchRoom,
+    batch_tensors,
+    next_batch_room,
+    room_by_load,
+    uploads_ahead_from,
+)
 from indb_tensile.scheduler.memory.peak import LIVENESS, peak
 from indb_tensile.scheduler.memory.residency import intervals
 from indb_tensile.scheduler.memory.tensor_placement import place_plan
@@ -110,6 +116,13 @@ def test_batch_that_is_most_of_the_memory_has_no_second_buffer() -> None:
     graph = step(8, 8)
     assert room_by_load(graph, LIVENESS, batch_tensors(graph, BATCH)) is None
     assert next_batch_room(graph, LIVENESS, batch_tensors(graph, BATCH), REGION_BYTES) is None
+
+
+def test_next_batch_is_uploaded_ahead_only_where_an_operator_still_runs() -> None:
+    late, early = step(500, 5000), step(5000, 5000, 500, 500)
+    assert uploads_ahead_from(late, LIVENESS, batch_tensors(late, BATCH)) is None
+    assert uploads_ahead_from(early, LIVENESS, batch_tensors(early, BATCH)) == 3
+    assert uploads_ahead_from(early, LIVENESS, ()) is None
 
 
 def test_room_begins_after_the_plans_own_copies_to_the_device() -> None:

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile.errors import InvariantError
+from indb_tensile.job import JobId
 from indb_tensile.scheduler.graph import Operator, OpIndex, Role, Stage, StepGraph, Tensor, TensorId
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.peak import LIVENESS, load
@@ -75,6 +76,40 @@ def test_upload_occupies_the_lane_while_its_job_waits() -> None:
     crowded = simulate([run, run, run], LINK)
     assert [f.iteration_ns for f in crowded] == [310, 310, 310], "three uploads at once take three times as long"
     assert [f.upload_ns for f in crowded] == [210, 210, 210]
+
+
+@pytest.mark.parametrize(("copy_ns", "waited_ns"), [(70, 0), (100, 0), (140, 40)])
+def test_batch_that_is_uploaded_ahead_is_waited_for_only_as_long_as_its_copy_exceeds_the_room(
+    copy_ns: int, waited_ns: int
+) -> None:
+    """Only while the last of three operators of 100 ns runs is there room for a second batch of 70 bytes."""
+    batch, large, small = (
+        Tensor(id=TensorId(k), name=name, size_bytes=size_bytes, role=role)
+        for k, (name, size_bytes, role) in enumerate(
+            (("x", 70, Role.INPUT), ("large", 200, Role.ACTIVATION), ("small", 1, Role.ACTIVATION))
+        )
+    )
+    upload = Operator(name="upload", signature="u", stage=Stage.UPLOAD, reads=(), writes=(batch.id,))
+    operators = [
+        Operator(name="f", signature="f", stage=Stage.FORWARD, reads=(read.id,), writes=written)
+        for read, written in ((batch, (large.id,)), (large, (small.id,)), (small, ()))
+    ]
+    graph = StepGraph(tensors=(batch, large, small), operators=(upload, *operators))
+    link = Link(out_bytes_per_s=10**9, in_bytes_per_s=70 * 10**9 // copy_ns)
+    own = JobRun(graph=graph, plan=LIVENESS, latency_ns=(5, 100, 100, 100))
+    ahead = dataclasses.replace(own, batch=("x",))
+    forecasts = [simulate([run], link)[0] for run in (own, ahead)]
+    assert [(f.iteration_ns, f.upload_ns) for f in forecasts] == [
+        (300 + copy_ns, copy_ns),
+        (300 + waited_ns, waited_ns),
+    ]
+    assert forecasts[0].peak_bytes == forecasts[1].peak_bytes == 270
+    (seen,) = simulate([dataclasses.replace(ahead, batch=("y",))], link)
+    assert seen == forecasts[0], "no tensor of this name is uploaded"
+    work = Workload(job=JobId(1), graphs=(graph,), latency_ns=(own.latency_ns,), batch=("x",))
+    planned = plan_jobs((work,), budget_bytes=270, link=link, policy="liveness")
+    assert not isinstance(planned, Infeasible)
+    assert planned[0].forecast == forecasts[1]
 
 
 def test_jobs_that_copy_at_once_share_the_lane() -> None:
