@@ -48,7 +48,7 @@ def part_sections(table: TableData, snapshot: SnapshotTable, parts: Sequence[str
     """Return the ranges of the snapshot's rows that come from tables of parts. Refuses an incomplete snapshot."""
     if table.rows != snapshot.rows:
         raise MissingError(
-            f"the job's snapshot has {table.rows} rows, {snapshot.rows} were written",
+            f"the job's snapshot table has {table.rows} rows, and had {snapshot.rows} when the job was enqueued",
             detail="A copy of the database that was restored without the rows of schema tensile_data has empty ones.",
             hint="Call tensile_train again.",
         )
