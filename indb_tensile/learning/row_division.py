@@ -49,7 +49,7 @@ def part_sections(table: TableData, snapshot: SnapshotTable, parts: Sequence[str
     if table.rows != snapshot.rows:
         raise MissingError(
             f"the job's snapshot table has {table.rows} rows, and had {snapshot.rows} when the job was enqueued",
-            detail="A copy of the database that was restored without the rows of schema tensile_data has empty ones.",
+            detail="In a database that was restored without the rows of schema tensile_data, the tables are empty.",
             hint="Call tensile_train again.",
         )
     test = snapshot.rows - snapshot.test_rows
