@@ -115,10 +115,13 @@ class _Picture:
         self._draw_legend()
 
     def _top_bytes(self) -> int:
-        """Return the highest value of the axis: a limit far above everything would flatten the picture."""
+        """Return the highest value of the axis: a limit far above everything would flatten the picture.
+
+        At least one byte, since a step without tensors uses none.
+        """
         used = max(*self._loads, *self._unplanned)
         limit = self._step.limit_bytes or 0
-        return max(used, limit if limit < 2 * used else 0) * 21 // 20
+        return max(1, max(used, limit if limit < 2 * used else 0) * 21 // 20)
 
     def _draw_limit(self, top_bytes: int) -> None:
         limit = self._step.limit_bytes

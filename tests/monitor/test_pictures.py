@@ -60,6 +60,15 @@ def test_a_picture_marks_each_copy_and_each_recomputation_and_shows_the_limit() 
     assert "above the picture" in plain
 
 
+def test_a_step_whose_operators_access_no_tensor_has_a_picture_of_empty_memory() -> None:
+    idle = Operator(name="idle", signature="idle", stage=Stage.FORWARD, reads=(), writes=())
+    graph = StepGraph(tensors=(), operators=(idle,))
+    empty = PlannedStep(title="empty", graph=graph, latency_ns=(900,), plan=LIVENESS)
+    svg = plan_picture(empty)
+    assert notes(svg) == []
+    assert "At most 0 B are on the device" in svg
+
+
 @pytest.mark.parametrize("theme", Theme)
 def test_a_theme_has_fixed_colours_or_follows_the_system(theme: Theme) -> None:
     svg = plan_picture(step(LIVENESS), theme)
