@@ -3,6 +3,7 @@
 #include <cxxabi.h>
 #include <dlfcn.h>
 
+#include <array>
 #include <cstdint>
 #include <cstring>
 #include <typeinfo>
@@ -28,17 +29,24 @@ constexpr const char* own_constructor =
 constexpr const char* base_constructor =
     "_ZN3c105ErrorC1ENS_14SourceLocationENSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE";
 
-// The type as libc10.so exports it. If its constructor is inherited, the base class's constructor creates the object,
-// and replacing the table of virtual functions turns it into the derived class, which has no members of its own.
+// The libraries that may export the type. Up to torch 2.11 (and possibly later) it is defined in a header, and each
+// library that throws or catches it has a copy; libc10.so has none. The copies are equal: types are compared by name.
+constexpr std::array libraries{"libc10.so", "libc10_cuda.so", "libtorch_cuda.so", "libtorch_python.so"};
+
+// The type as torch exports it. If its constructor is inherited, the base class's constructor creates the object, and
+// replacing the table of virtual functions turns it into the derived class, which has no members of its own.
 struct OutOfMemory {
   OutOfMemory() {
-    void* library = ::dlopen("libc10.so", RTLD_LAZY | RTLD_NOLOAD);
-    if (library == nullptr) return;
-    type = static_cast<std::type_info*>(::dlsym(library, "_ZTIN3c1016OutOfMemoryErrorE"));
-    table = static_cast<void**>(::dlsym(library, "_ZTVN3c1016OutOfMemoryErrorE"));
-    void* constructor = ::dlsym(library, own_constructor);
-    if (constructor == nullptr) constructor = ::dlsym(library, base_constructor);
-    construct = reinterpret_cast<Construct>(constructor);
+    for (const char* name : libraries) {
+      void* library = ::dlopen(name, RTLD_LAZY | RTLD_NOLOAD);
+      if (library == nullptr) continue;
+      type = static_cast<std::type_info*>(::dlsym(library, "_ZTIN3c1016OutOfMemoryErrorE"));
+      table = static_cast<void**>(::dlsym(library, "_ZTVN3c1016OutOfMemoryErrorE"));
+      void* constructor = ::dlsym(library, own_constructor);
+      if (constructor == nullptr) constructor = ::dlsym(library, base_constructor);
+      construct = reinterpret_cast<Construct>(constructor);
+      if (is_known()) return;
+    }
   }
 
   bool is_known() const { return type != nullptr && table != nullptr && construct != nullptr; }
