@@ -9,7 +9,7 @@ from indb_tensile.errors import MissingError
 from indb_tensile.job import ClaimedJob, ClaimToken, JobId, PredictInto
 
 SCHEMA = "tensile_data"
-_MOST_DROPPED = 20  # tables that one statement drops, so that it takes only milliseconds
+_MOST_DROPPED = 20  # most tables that one statement drops, so that it takes only milliseconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,7 +37,7 @@ from indb_tensile.state_directory import StateDirectory, find_state_directory
 
 _OLDER_LOGS = "postgres.log."
 _OF_CONTROLLERS = re.compile(r"controller(-[1-9]\d?)?\.(pid|toml|log(\.\d+)?)")
-_MOST_DEVICES = 64  # as of the setting devices
+_MOST_DEVICES = 64  # the setting `devices` allows as many
 
 
 def _count(_: click.Context, __: click.Parameter, text: str | None) -> int | None:

@@ -12,7 +12,7 @@ from indb_tensile.cli.shared_options import dsn_option, json_option
 from indb_tensile.job import JobState, Task
 
 _LIMIT = 20  # jobs or events fit on a screen; a catalog holds thousands of them
-_MOST_NAMES = 20  # names that a message about a wrong name lists
+_MOST_NAMES = 20  # most names that a message about a wrong name lists
 _PAGE = ("sort", "limit", "offset")
 
 

@@ -21,7 +21,7 @@ from indb_tensile.errors import RequestError
 
 TARGET, WEIGHT, PART = "tensile target", "tensile weight", "tensile part"
 _MOST_COLUMNS = 800  # columns of numbers that fit into a page of PostgreSQL beside the header of a row
-_MOST_TESTED = 100  # rows that are copied for the test part; its metric decides nothing
+_MOST_TESTED = 100  # most rows that are copied for the test part; its metric decides nothing
 
 
 @dataclass(frozen=True, slots=True, eq=False)

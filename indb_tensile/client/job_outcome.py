@@ -34,7 +34,7 @@ def timed_out(job: int, timeout_s: float) -> WaitTimeoutError:
 
 
 def pauses() -> Iterator[float]:
-    """Yield the seconds between two looks at a job. The first ones are short, to notice short jobs soon."""
+    """Yield the seconds between two looks at a job. The first are short, so that short jobs are noticed quickly."""
     pause_s = _FIRST_PAUSE_S
     while True:
         yield pause_s

@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Self
 
-_MOST_WAITING = 2  # blocks that wait for the second thread, in memory
+_MOST_WAITING = 2  # most blocks that wait for the second thread, in memory
 
 
 class BackgroundFeed:

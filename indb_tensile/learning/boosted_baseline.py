@@ -31,7 +31,7 @@ from indb_tensile.learning.weighted_losses import pack
 
 MOST_ROWS = 50_000
 MOST_NUMBERS = 5_000_000  # numbers of all training rows, times the trees of an iteration: about a minute of one core
-MOST_TREES = 20  # trees of an iteration: one for each class, value or label
+MOST_TREES = 20  # most trees of an iteration: one for each class, value or label
 _FEWEST_ROWS = 1_000  # rows of the smallest sample: fewer would say little about the table
 _PARTS = ("train", "valid", "test")
 

@@ -22,8 +22,8 @@ from indb_tensile.learning.single_label import LabelRows, all_label_rows, label_
 from indb_tensile.request.figure_rules import STORED_BINS
 
 MOST_STORED_BYTES = 400_000  # largest size of one stored figure; the catalog refuses 524,288
-MOST_CURVES = 30  # labels whose curves are stored: 200 points of each are 400 kB
-MOST_CURVE_NUMBERS = 200_000_000  # rows times classes, for the curves of all classes: about a minute
+MOST_CURVES = 30  # most labels whose curves are stored: 200 points of each are 400 kB
+MOST_CURVE_NUMBERS = 200_000_000  # largest product of rows and classes, for the curves of all classes: about a minute
 MOST_PAIRS = 200_000  # most pairs of labels in one answer
 _CURVE_NUMBERS = 1 << 23  # rows times classes that stored curves are made from, so that they take a second or two
 

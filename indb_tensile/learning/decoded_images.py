@@ -23,7 +23,7 @@ from indb_tensile.request.image_rules import FORMATS, LONGEST_CHOSEN_SIDE
 _BLOCK_ROWS = 64
 _RELEASED_BLOCKS = 64  # decoded before the pages of a file are released
 _THREADS = max(1, min(4, len(os.sched_getaffinity(0))))
-_MOST_NAMED = 5  # rows of a message
+_MOST_NAMED = 5  # most rows that a message names
 _PLAIN_KEYS = (ColumnKind.TEXT, ColumnKind.INTEGER)
 
 

@@ -30,8 +30,8 @@ from indb_tensile.request.parameter_rules import fill_defaults
 PART = "part"  # the column that says which part a window is in
 # Numbers of all training windows: 160 MB. If there are more windows, evenly spaced ones train.
 _MOST_NUMBERS = 40_000_000
-_MOST_TESTED = 20_000  # windows that validate, and that test
-_MOST_BASELINES = 2_000  # windows that baselines forecast
+_MOST_TESTED = 20_000  # most windows that validate, and that test
+_MOST_BASELINES = 2_000  # most windows that baselines forecast
 _SEASON_SERIES = 20  # number of series, the longest ones, in which a season is looked for
 _LONGEST_WINDOW = 512  # longest window that is chosen if the request gives none
 _SHORTEST_WINDOW = 8

@@ -15,7 +15,7 @@ from indb_tensile.learning.jsonrows import column_of
 from indb_tensile.learning.series_grid import Matrix, SeriesGrid, filled_known, make_grid, require_times
 from indb_tensile.learning.windows import Origins, naive_errors, packed_targets
 
-_MOST_ORIGINS = 2_000  # origins of one series that are evaluated; of more, evenly spaced ones are
+_MOST_ORIGINS = 2_000  # most origins of one series that are evaluated; of more, evenly spaced ones are
 
 Answer = list[Any]  # series by column, target, step, time, value, lower and upper end
 

@@ -19,7 +19,7 @@ REPEATS = 5
 SEED = 0
 MOST_ROWS = 2_000
 FEWEST_ROWS = 50
-MOST_PRODUCTS = 2_000_000_000  # multiplications of all passes together: about a second of one core
+MOST_PRODUCTS = 2_000_000_000  # most multiplications of all passes together: about a second of one core
 _METRIC_PRODUCTS = 400_000  # take about as long as computing a metric: a fifth of a millisecond
 # Bytes of a stored boosting per multiplication for a row: of the 60 nodes of a tree, with 130 bytes each, a row
 # visits about eight, and a visit takes as long as twenty multiplications.

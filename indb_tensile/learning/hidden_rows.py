@@ -14,7 +14,7 @@ from indb_tensile.learning.ensemble import Ensemble
 Float32 = npt.NDArray[np.float32]
 
 MOST_NUMBERS = 16_000  # longest embedding: PostgreSQL and pgvector store no wider vectors of single precision
-MOST_ROWS = 1024  # rows of one pass
+MOST_ROWS = 1024  # most rows of one pass
 
 
 class HiddenRows:

@@ -62,7 +62,7 @@ def findings(columns: Columns, features: Sequence[str], target: str, task: Task,
     return tuple(results)
 
 
-_MOST_ELEMENTS = 8  # elements of an array target that are compared with the features
+_MOST_ELEMENTS = 8  # most elements of an array target that are compared with the features
 
 
 def _elements(target: ColumnData) -> list[ColumnData]:

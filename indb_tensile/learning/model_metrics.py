@@ -50,7 +50,7 @@ HIGHER_IS_BETTER: dict[str, bool] = {
 Array = npt.NDArray[Any]
 
 _METRIC_BLOCK_NUMBERS = 1 << 20  # network outputs that are processed at a time
-_MOST_IN_MEMORY = 1 << 25  # probabilities: 256 MB
+_MOST_IN_MEMORY = 1 << 25  # most probabilities: 256 MB
 
 
 def evaluate(

@@ -13,7 +13,7 @@ from indb_tensile.learning.series_grid import Matrix, SeriesGrid
 from indb_tensile.learning.windows import Origins
 
 BASELINES = ("naive", "seasonal_naive", "exponential_smoothing")
-_MOST_STEPS = 3_000  # steps of a series that are smoothed: the last ones
+_MOST_STEPS = 3_000  # most steps of a series that are smoothed: the last ones
 _FEWEST_STEPS = 4  # steps that must precede the first origin
 # alpha, beta, gamma and the damping phi. A beta or a gamma of 0 keeps the first trend or season.
 _GRID = np.array(

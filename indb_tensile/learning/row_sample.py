@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 MOST_ROWS = 5_000
-MOST_NUMBERS = 1 << 24  # numbers of all sampled inputs together: 64 MB
+MOST_NUMBERS = 1 << 24  # most numbers of all sampled inputs together: 64 MB
 FEWEST_ROWS = 100  # rows of a sample even if the inputs are wide
 
 

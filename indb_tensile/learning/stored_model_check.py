@@ -17,8 +17,8 @@ from indb_tensile.learning.artifacts import FORMAT, StoredModel
 from indb_tensile.learning.preprocessor import Preprocessor
 from indb_tensile.request.network_rules import ESTIMATORS, check_architecture
 
-MOST_ENCODED = 10_000_000  # numbers of one encoded row
-MOST_MEMBERS = 32  # networks of an ensemble
+MOST_ENCODED = 10_000_000  # most numbers of one encoded row
+MOST_MEMBERS = 32  # most networks of an ensemble
 _TYPES = {"torch.float32": "F32", "torch.int64": "I64", "torch.float64": "F64", "torch.bool": "BOOL"}
 Described = Mapping[str, tuple[str, tuple[int, ...]]]
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
-MOST_LISTED = 100  # targets with metrics of their own
+MOST_LISTED = 100  # most targets with metrics of their own
 
 
 def value_figures(predicted: Array, targets: Array) -> dict[str, Array]:

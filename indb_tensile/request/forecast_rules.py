@@ -51,7 +51,7 @@ UNITS = ("second", "minute", "hour", "day", "week", "month", "quarter", "year")
 _STEP = re.compile(rf"(?:(\d{{1,6}})\s+)?({'|'.join(UNITS)})s?")
 _COUNT = re.compile(r"[1-9]\d{0,17}")
 MOST_TARGETS_OF_FORECAST = 20
-MOST_OUTPUTS = 3000  # steps times targets: each has three outputs of the network
+MOST_OUTPUTS = 3000  # largest product of steps and targets: each has three outputs of the network
 # The arguments of a training that have no meaning for a forecast, with the way out.
 _REFUSED = {
     "features": 'Name columns in forecast => \'{"known": [...], "observed": [...], "static": [...]}\'.',

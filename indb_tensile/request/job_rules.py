@@ -8,7 +8,7 @@ from .abbreviation import shown
 DEPLOY = ("if_better", "always", "never")
 LONGEST_RUNTIME_S = 2**31 - 1
 MOST_PRIORITY = 1000
-MOST_AWAITED = 100  # jobs that a job depends on: equal to tensile.check_dependencies()
+MOST_AWAITED = 100  # most jobs that a job depends on: equal to tensile.check_dependencies()
 
 
 def check_depends_on(value: Any) -> list[int] | None:

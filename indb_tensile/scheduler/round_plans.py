@@ -36,7 +36,7 @@ from indb_tensile.scheduler.workload import Workload, least_bytes
 # per cent, and changing plans costs each job about an iteration.
 LEAST_GAIN = 1.05
 _SMALLER = 0.75  # ratio of one budget for a job's other graphs to the next higher one
-_MOST_BUDGETS = 8  # budgets that are tried for a job's other graphs
+_MOST_BUDGETS = 8  # most budgets that are tried for a job's other graphs
 # Share of an iteration for which the device may stand still: about half of the least gain of a round.
 _MOST_IDLE = 0.02
 _FEWEST_SEGMENTS = 8  # with fewer segments, a job has nearly its peak all the time, and a round gains nothing

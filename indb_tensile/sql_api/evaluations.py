@@ -21,7 +21,7 @@ from .version_lookup import find_version
 MOST_ROW_BYTES = 8 << 20  # largest row, equal to tensile.check_row_size(); as JSON a row usually has twice the size
 _SMALL_ROW_BYTES = 32768  # PostgreSQL compresses at most 255 times, so such a row has at most MOST_ROW_BYTES
 _FIRST_ROWS = 10  # rows of the first fetch, before the size of the rows is known
-_MOST_FETCHED = 1000  # rows of one fetch
+_MOST_FETCHED = 1000  # most rows of one fetch
 
 
 def evaluate(plpy: Plpy, request: Json) -> Json:

@@ -36,7 +36,7 @@ _FIRST_ROWS = 10  # rows of the first fetch, so that the first answers come quic
 # column.
 _COLUMNS_PER_PART = 200
 _MOST_PART_MULTIPLE = 8  # most multiples of PART_BYTES, because the session holds the rows of two requests
-_MOST_FETCHED = 4096  # rows of one fetch, and of one request to the service
+_MOST_FETCHED = 4096  # most rows of one fetch, and of one request to the service
 _MOST_PREPARED = 16  # most readings that are prepared and not begun: a statement may have several
 _MOST_BEGUN = 64  # most readings of a transaction that are not ended, for example those of statements that failed
 

@@ -19,7 +19,7 @@ from .pinned_settings import ALL, pinned
 from .refusals import DATA, DENIED, MISSING_COLUMN, WRONG_KIND, RefusalError, database_error_fields
 from .spi import Json, Plpy, PreparedStatement, Row
 
-_MOST_KEPT = 64  # versions whose prepared statements a session keeps
+_MOST_KEPT = 64  # most versions whose prepared statements a session keeps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,7 @@ from .version_lookup import find_version
 
 _FETCHED = 1000  # rows of one fetch
 _MOST_SERIES_BYTES = service_connection.MOST_ROW_BYTES  # largest size of the rows of one series as JSON
-_MOST_PREPARED = 16  # readings that are prepared and not begun
+_MOST_PREPARED = 16  # most readings that are prepared and not begun
 
 _CHANNELS = ("targets", "observed")  # the columns whose values after an origin are not used
 

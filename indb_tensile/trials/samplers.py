@@ -24,7 +24,7 @@ from indb_tensile.trials.trial_order import Stage, StageResult, TrialNumber
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 
-_MOST_STUDIED = 300  # trials before this one from which TPE learns: the time of a draw grows with them
+_MOST_STUDIED = 300  # most trials before this one from which TPE learns: the time of a draw grows with them
 Picks = dict[str, Any]  # by the name of a dimension: the place of a choice, or a number of a range
 
 

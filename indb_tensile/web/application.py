@@ -36,7 +36,7 @@ from indb_tensile.web.page_feed import Feeds
 from indb_tensile.web.pages import PAGES, STATIC, Page, frame, login_page
 from indb_tensile.web.request_guard import RequestGuard, refused
 
-_LISTING_AGE_S = 2.0  # an answer is kept so long, so many browsers that show the same list cost one statement
+_LISTING_AGE_S = 2.0  # an answer is kept for this time, so many browsers with the same list cost one statement
 _HISTORY_AGES_S = {"5m": 300.0, "1h": 3600.0, "6h": 21_600.0, "1d": 86_400.0, "7d": 604_800.0, "30d": 2_592_000.0}
 _PLACE = "on the page of tensile web"
 _MOST_NUMBER = 2**63 - 1

@@ -20,7 +20,7 @@ from .requests import Evaluate, Figure, RowError
 from .scores import ScoreFiles
 
 MOST_ROWS = 20_000_000  # most rows of one evaluation: computing the metrics takes about 100 bytes of memory for each
-MOST_NUMBERS = 1_000_000_000  # rows times outputs of one evaluation: 4 GB on disk
+MOST_NUMBERS = 1_000_000_000  # largest product of rows and outputs of one evaluation: 4 GB on disk
 _MAX_UNFINISHED = 4  # unfinished evaluations of one connection: an evaluated view may itself run an evaluation
 
 

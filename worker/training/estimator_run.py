@@ -31,7 +31,7 @@ from .trial_rungs import EpochFigures, TrialRungs
 
 log = logging.getLogger("trainer")
 
-_MOST_POINTS = 100  # iterations whose losses are stored, evenly spaced
+_MOST_POINTS = 100  # most iterations whose losses are stored, evenly spaced
 
 
 class EstimatorRun:

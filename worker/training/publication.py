@@ -36,7 +36,7 @@ from ..captured_steps import parameters_of, trained_parameters_of
 from ..stored_predictors import predictor_of
 from .training_events import data_facts, training_facts
 
-_MOST_REFERENCE = 100_000  # rows whose errors make those of anomalies comparable: quantiles need no more
+_MOST_REFERENCE = 100_000  # most rows whose errors make those of anomalies comparable: quantiles need no more
 
 log = logging.getLogger("trainer")
 

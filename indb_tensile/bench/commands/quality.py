@@ -75,7 +75,7 @@ from indb_tensile.learning.preparation import assemble
 from indb_tensile.request.loss_rules import fits_task
 from indb_tensile.request.network_rules import TABLE_ARCHITECTURES
 
-MOST_BEHIND = 3.0  # points by which the default may be behind boosting on a large set
+MOST_BEHIND = 3.0  # most points by which the default may be behind boosting on a large set
 _DEFAULT, _BOOSTING, _LOGISTIC = "default", "boosting", "logistic"
 _SOLVER_STEPS = 2000
 _SCRIPT_EPOCHS, _SCRIPT_BATCH, _SCRIPT_RATE = 50, 128, 1e-3

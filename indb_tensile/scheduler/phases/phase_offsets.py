@@ -29,7 +29,7 @@ from indb_tensile.scheduler.timing.simulate import Compute
 
 __all__ = ["Cycle", "Gate", "Shift", "cycle", "interleave", "least_budget", "least_start"]
 
-_MOST_STARTS = 32  # starts of each job, within which a schedule repeats, or is cut into rounds
+_MOST_STARTS = 32  # most starts of each job, within which a schedule repeats, or is cut into rounds
 _ASKED = 16  # operators that do not fit, for which the least delay is computed in one step
 _MOST_OF_LONGEST = 8  # the most iterations of the longest job in a round
 # the gain of density that makes one more iteration of all jobs in a round worth while
