@@ -89,5 +89,5 @@ def test_plans_of_a_u_net_of_one_level_are_the_best_and_the_bound_is_loose(
     ]
     for row in rows:
         assert row["program_solved"]
-        assert row["program_bytes"] <= row["plan_bytes"] <= 1.001 * row["program_bytes"]
+        assert row["program_bytes"] <= row["plan_bytes"] <= 1.003 * row["program_bytes"]
         assert row["bound_bytes"] < 0.85 * row["program_bytes"]
