@@ -1,9 +1,6 @@
 import { badge, el, number, seconds } from "./page.js";
 import { listingPage } from "./listing.js";
 
-// The text of a state is also its class, which has its colour.
-const stateBadge = (state) => badge(state, state);
-
 listingPage({
   name: "queue",
   caption: "Waiting jobs, in approximately the order in which they will start",
@@ -16,7 +13,7 @@ listingPage({
     { title: "Model", cell: (q) => q.model },
     { title: "Owner", cell: (q) => q.owner },
     { title: "Priority", number: true, cell: (q) => number(q.priority) },
-    { title: "State", cell: (q) => [stateBadge(q.paused ? "paused" : q.state), q.phase ? ` ${q.phase}` : null] },
+    { title: "State", cell: (q) => [badge(q.paused ? "paused" : q.state), q.phase ? ` ${q.phase}` : null] },
     { title: "Reason", wide: true, cell: (q) => q.waits_for ?? "–" },
     { title: "Waiting for", number: true, cell: (q) => seconds(q.waiting) },
   ],
