@@ -56,7 +56,8 @@ class Listener:
         """Wait up to `timeout_s` for notifications, and return those that have arrived, without duplicates.
 
         Returns as soon as one arrives, and leaves all beyond a limit to the next call. The result is empty if none
-        arrived, if none was valid, or if the database cannot be reached; then the call takes the whole `timeout_s`.
+        arrived, if none was valid, or if the database cannot be reached. In an outage, too, the call takes the whole
+        `timeout_s`; an invalid notification ends it early.
         """
         end = time.monotonic() + timeout_s
         try:

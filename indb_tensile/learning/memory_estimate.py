@@ -261,8 +261,8 @@ def estimate_memory(
         columns_bytes=columns_bytes,
         kept_bytes=sum(columns[name] for name in kept_names) + combined_bytes,
         distinct_texts_bytes=sum(_distinct_texts_bytes(statistics, name) for name in stored_names),
-        # Features and outputs take 4 bytes each, except the first output, which takes 8 if it is the number of a
-        # class.
+        # Features and outputs take 4 bytes each, except the first output: it counts as 8, because it may be the
+        # number of a class.
         encoded_bytes=rows * (4 * (width + outputs - 1) + _TARGET_BYTES) + pixels_bytes,
         held_out_bytes=round(test_size * columns_bytes),
         fit_bytes=max((_fit_bytes(statistics, name, train_rows) for name in stored_names), default=0),

@@ -80,14 +80,14 @@ _LARGEST_POWER = 1e100  # largest result of a power: its square does not overflo
 def fit_scaling(function: str, blocks: Blocks, storage: RowStorage = MEMORY) -> Scaling:
     """Fit the named function to a column's training values, which are NaN where they are missing.
 
-    A fit stores a copy of the finite values in `storage`, because the column may not fit into memory. Quantiles are
-    those of all values. The exponent of "power" is fitted to every k-th value in the order of the rows, at most
-    `FIT_BLOCK_NUMBERS` of them, because that fit needs several copies in memory. A column that cannot be fitted,
-    because it has no values or only equal ones, gets exponent 1 or no quantiles.
+    The fits of "quantile" and "power" store a copy of the finite values in `storage`, because the column may not fit
+    into memory. Quantiles are those of all finite values. The exponent of "power" is fitted to every k-th value in
+    the order of the rows, at most `FIT_BLOCK_NUMBERS` of them, because that fit needs several copies in memory. A
+    column with fewer than two finite values gets exponent 1 or no quantiles, and one of equal values exponent 1.
     """
     if function == "quantile":
         with finite_values(blocks, storage) as known:
-            if len(known):
+            if len(known) > 1:
                 shares = np.linspace(0.0, 1.0, min(_QUANTILES, len(known)))
                 references = np.quantile(known, shares, overwrite_input=True)  # orders the copy in its place
                 return Scaling(function=function, references=tuple(references.tolist()))

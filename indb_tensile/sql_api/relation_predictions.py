@@ -442,7 +442,10 @@ def _statement(
     names: Sequence[str],
     service_request: Json,
 ) -> str:
-    """Return a query for each row's encoded values and, as JSON, its key. It runs with the caller's search_path."""
+    """Return a query for each row's encoded values and its key. It runs with the caller's search_path.
+
+    The key is JSON or, if the request has `keys`, further fields of the record.
+    """
     keys = ", ".join(f"t.{plpy.quote_ident(name)}" for name in key)
     values = ", ".join(f"t.{plpy.quote_ident(name)}" for name in names)
     if "keys" in service_request:

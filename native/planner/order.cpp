@@ -42,16 +42,16 @@ bool Order::build_sequence(const Step& step, const Choices& choices) {
   position.resize(at(ops));
   dropped_.assign(at(step.tensors()), 0);
   recomputed_for_.assign(at(step.tensors()), none);
-  ends_dropped_gap_.assign(at(ops), 0);
+  bounds_dropped_gap_.assign(at(ops), 0);
   drops_.resize(step.gaps.size());
   for (std::size_t gap = 0; gap < drops_.size(); ++gap) {
     drops_[gap] = choices.choice[gap] == Choice::drop ? 1 : 0;
     if (drops_[gap] != 0)
-      ends_dropped_gap_[at(step.gaps[gap].need)] = ends_dropped_gap_[at(step.gaps[gap].after)] = 1;
+      bounds_dropped_gap_[at(step.gaps[gap].need)] = bounds_dropped_gap_[at(step.gaps[gap].after)] = 1;
   }
   for (Index op = 0; op < ops; ++op) {
     block[at(op)] = length();
-    const bool touches_dropped = ends_dropped_gap_[at(op)] != 0;
+    const bool touches_dropped = bounds_dropped_gap_[at(op)] != 0;
     for (Index number = step.first_access(op); touches_dropped && number < step.last_access(op); ++number) {
       const Index tensor = step.access(number).tensor;
       if (dropped_[at(tensor)] != 0 && !recompute(step, tensor, op, 0)) return false;
@@ -125,7 +125,8 @@ void Order::find_lifetimes(const Step& step) {
   sort_parts(step.gaps.size());
 }
 
-// If the tensor is in a gap, note the part from its latest access to the one at `need`.
+// If the tensor is in a gap, note the part from its latest access to the one at `need`. There is a part only if
+// operators lie between the two.
 void Order::note_part(Index tensor, Index need) {
   const Held& here = held_[at(tensor)];
   if (here.gap != none && need - here.latest > 1)

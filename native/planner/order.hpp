@@ -102,7 +102,7 @@ class Order {
   std::vector<std::uint8_t> drops_;  // by gap
   // By operator, whether a gap in which its tensor is dropped begins or ends there. Only there must accesses be
   // examined.
-  std::vector<std::uint8_t> ends_dropped_gap_;
+  std::vector<std::uint8_t> bounds_dropped_gap_;
   std::vector<std::uint8_t> dropped_;  // by tensor
   std::vector<Index> recomputed_for_;  // by tensor, the operator for which it was recomputed last
   std::vector<Held> held_;

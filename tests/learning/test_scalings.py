@@ -84,3 +84,8 @@ def test_an_infinite_value_is_missing_also_after_its_scaling(function: str) -> N
     encoded = numbers.apply(column[:, None])
     assert encoded[3].tolist() == encoded[4].tolist() == encoded[5].tolist()
     assert encoded[:, 1].tolist() == [0.0, 0.0, 0.0, 1.0, 1.0, 1.0]
+
+
+def test_one_value_says_nothing_of_the_quantiles_of_others() -> None:
+    only = fit_scaling("quantile", lambda: iter([np.array([np.nan, 5.0, np.inf])]))
+    np.testing.assert_equal(only.apply(np.array([-1.0, 5.0, 9.0, np.nan])), [0.0, 0.0, 0.0, np.nan])

@@ -7,8 +7,9 @@ the relation, its partitions and its inheritance children are plain tables witho
 checks that the columns have the types that the session has named. COPY of a table evaluates no expressions, so no
 function of a user runs (learning/relation_reader.py).
 
-The reading ends when all rows are read, when the session's connection to the service closes, or when the session's
-transaction ends.
+The reading ends when all rows are read, when the session's connection to the service closes, when the session's
+transaction ends, or when the session waits for a lock of this reader. It also ends if whether the session still wants
+the rows cannot be found out for half a minute.
 """
 
 import asyncio

@@ -20,14 +20,14 @@ through the same link:
 - Ours is the captured step under several plans: one that neither swaps nor recomputes (rows name it "no saving"), and
   plans whose budgets are shares of eager's peak and the peak of every rival.
 
-The emulated device imitates a machine that is slower by a constant factor, chosen so that its step takes as long as
-the step on this computer.
+The emulated device imitates the machine of `--machine` slowed down by a constant factor, which is chosen so that its
+step takes as long as the step on this computer.
 
 Each contender has one row:
 
-- `peak_allocated_bytes` is measured. The rivals' figures come from torch's allocator. Ours come from the device's
-  ledger, which counts the memory that the device has handed out, or on a GPU from the memory that the device's arena
-  gave to torch's tensors.
+- `peak_allocated_bytes` is measured; ours is the planned peak if that is larger. The rivals' figures come from
+  torch's allocator. Ours come from the device's ledger, which counts the memory that the device has handed out, or on
+  a GPU from the memory that the device's arena gave to torch's tensors.
 - `peak_reserved_bytes` of ours is the memory that the arena has acquired from the driver. Memory beyond the plan's
   peak was given back to the driver before the measurement. On an emulated device that of a rival is what PyTorch's
   caching allocator would reserve for the same allocations, because torch has no caching allocator for the CPU.
@@ -35,8 +35,9 @@ Each contender has one row:
 - `served` is false if in some turn no tensor was at its planned address. Tensors are elsewhere if they cannot be
   packed into memory that is only a few of the arena's regions larger than their peak.
 - `step_ms` is the median of the common rounds. `eor` (extra overhead ratio) is the median of the ratios to eager's
-  time in the same round, and `rounds` the number of these rounds. Eager and our step without swaps and recomputation
-  meet in many more rounds, run for these two alone, and their `eor` and `rounds` come from those.
+  time in the same round, so that 1 means as fast as eager, and `rounds` is the number of these rounds. Eager and our
+  step without swaps and recomputation meet in many more rounds, run for these two alone, and their `eor` and `rounds`
+  come from those.
 - `launch_share` is the part of the step in which the host launches operators, at the device's time per launch.
 - `exact` says whether the parameters of each round equal eager's bit for bit. `buffers_exact` says the same of
   running statistics, which a checkpointed segment updates twice.
@@ -255,7 +256,7 @@ class _PlannedStep:
         return Entry(contender, peak_bytes, None)
 
     def finished(self, entry: Entry) -> None:
-        """Check that the ledger saw the plan's peak to the byte, and record the arena's regions after a turn."""
+        """Check that the ledger saw the plan's peak to the byte. Record the arena's regions if a turn was served."""
         method = entry.contender.method
         if not method.startswith(OURS):
             return
