@@ -76,6 +76,7 @@ def test_a_recurrent_network_has_operators_for_each_time_step() -> None:
     assert sum("tanh.default" in o.name for o in graph.operators) == 2 * 2 * steps
 
 
+@pytest.mark.nightly
 def test_a_u_net_is_captured_in_micro_batches_and_a_diffusion_u_net_whole() -> None:
     parts, whole = graph_of("unet", 8, 16), graph_of("diffusion_unet", 8, 16)
     # 14 convolutions of blocks, three on the way up, and the last

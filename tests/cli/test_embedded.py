@@ -223,6 +223,7 @@ def test_invalid_settings_change_nothing(service: Tensile) -> None:
     assert start_embedded(service) == first
 
 
+@pytest.mark.nightly
 def test_killed_controller_is_replaced_and_its_lease_ended(service: Tensile) -> None:
     first = start_embedded(service)
     os.kill(first["controller"], signal.SIGKILL)

@@ -208,6 +208,7 @@ def test_a_shared_model_forecasts_what_its_user_may_read(running: Service, demo:
     rows(demo, "select tensile_revoke_model('sold', 'bob')")
 
 
+@pytest.mark.nightly
 def test_a_plan_of_a_forecast_is_explained_and_a_search_tries_forecasts(
     running: Service, demo: psycopg.Connection
 ) -> None:

@@ -95,8 +95,15 @@ def test_a_file_predicts_as_the_database_for_every_kind_of_column(
     known = [row.label for row in own.predict(frame.to_dict("records"))]
     assert own.predict(frame, probabilities=True)["prediction"].tolist() == known
     assert own.predict_proba(frame).shape == (50, 2)
+
+
+@pytest.mark.nightly
+def test_a_process_without_a_database_predicts_from_a_file(client: Tensile, running: Service, tmp_path: Path) -> None:
+    trained(client, "taken", "y", {"type": "mlp", "hidden": [4]})
+    path = client.export_model("taken", tmp_path / "taken.safetensors")
+    known = [row.label for row in Model.load(path).predict(own_rows(running, 50))]
     outside = {name: value for name, value in os.environ.items() if not name.startswith(("PG", "TENSILE"))}
-    command = [sys.executable, "-c", FRESH_PROCESS, str(tmp_path / "filed.safetensors")]
+    command = [sys.executable, "-c", FRESH_PROCESS, str(path)]
     rows = json.dumps(own_rows(running, 50))
     alone = subprocess.run(command, input=rows, env=outside, capture_output=True, text=True, check=True)
     assert json.loads(alone.stdout) == {"psycopg": False, "labels": known}

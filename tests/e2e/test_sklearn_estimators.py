@@ -98,6 +98,7 @@ def test_columns_of_frames_may_be_texts_and_names_may_be_anything() -> None:
     assert TensileClassifier(**QUICK).fit(wide, wide[:, 0] > 0).predict(wide[:3]).shape == (3,)
 
 
+@pytest.mark.nightly
 def test_a_relation_is_fitted_where_it_is(running: Service) -> None:
     estimator = TensileClassifier(**QUICK).fit("breast_cancer", "target")
     assert estimator.classes_.tolist() == ["benign", "malignant"]
