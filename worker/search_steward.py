@@ -61,9 +61,8 @@ class SearchSteward:
     def __init__(self, session: Session, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._session = session
         self._clock_s = clock_s
-        self._steps: dict[
-            JobId, SearchSteps
-        ] = {}  # cached, because checking a search and counting its grid take time
+        # Cached, because checking a search and counting its grid take time.
+        self._steps: dict[JobId, SearchSteps] = {}
         self._faults: dict[JobId, int] = {}  # by search: unexpected errors in a row
 
     def run(self, wait: Callable[[float], object]) -> None:

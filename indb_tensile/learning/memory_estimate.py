@@ -292,9 +292,8 @@ def _column_bytes(statistics: Statistics, name: str) -> int:
         return round(max(rows * width_bytes, statistics.stored_bytes)) + (_POINTER_ROW_BYTES + 1) * rows  # and a mask
     if wire.kind in _OBJECTS:
         if analyzed is None:
-            return (
-                _POINTER_ROW_BYTES * rows
-            )  # nothing is known of the texts: a lower bound, which refuses no table wrongly
+            # Nothing is known of the texts, and a lower bound refuses no table wrongly.
+            return _POINTER_ROW_BYTES * rows
         texts = analyzed.distinct if analyzed.distinct <= _SHARED_TEXTS else rows
         return round(_POINTER_ROW_BYTES * rows + texts * (_TEXT_BYTES + analyzed.width_bytes)) + mask_bytes
     return (

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
-MOST_LISTED = 100  # most targets with metrics of their own
+MOST_LISTED = 100  # with more targets than this, none has metrics of its own
 
 
 def value_figures(predicted: Array, targets: Array) -> dict[str, Array]:

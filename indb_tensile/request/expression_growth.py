@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from .expression_tokens import TYPE_WORDS, ExpressionFault, Token, is_type
 
-MOST_NESTED = 10  # most functions and lists in one another
+MOST_NESTED = 10  # greatest depth of functions and lists inside one another
 MOST_LENGTH = 10_000  # longest padded text, and longest type such as char(n)
 MOST_REPLACED = 4  # most calls of regexp_replace, each of which may double the size of a text
 

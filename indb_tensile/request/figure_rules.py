@@ -2,8 +2,8 @@
 
 from ..errors import RequestError
 
-# Figures of models with labels. A user gets them for the rows of a relation, or as they were stored for the held-out
-# rows.
+# Figures of models with labels. For a relation they are computed when a user asks. For the held-out rows the training
+# stores them.
 CLASS_FIGURES = ("confusion_matrix", "roc_curve", "calibration")
 FIGURES = (*CLASS_FIGURES, "label_metrics", "feature_importance", "forecast")
 # The metrics of each label or value by itself, in the order in which they are listed.
@@ -31,7 +31,8 @@ METRIC_OF_LABEL = {
     "roc_auc": "roc_auc",
     "log_loss": "log_loss",
 }
-STORED_BINS = 120  # bins of a stored calibration; a request may have any divisor, for which neighbours are merged
+# Bins of a stored calibration. A request may ask for any number that divides this: neighbouring bins are then merged.
+STORED_BINS = 120
 MOST_BINS = 1000
 MOST_REPEATS = 100
 

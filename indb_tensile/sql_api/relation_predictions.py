@@ -298,9 +298,8 @@ def _parts(plpy: Plpy, reading: _Reading, cursor: str) -> Iterator[_Part]:
 
 def _computed(plpy: Plpy, reading: _Reading, part: _Part) -> _Part:
     """Return the part with the features that the version computes."""
-    rows = with_features(
-        plpy, reading.version, part.rows, first=part.first
-    )  # none is null: a relation has no null rows
+    # None of the rows is null, because a relation has no null rows.
+    rows = with_features(plpy, reading.version, part.rows, first=part.first)
     return _Part(first=part.first, keys=part.keys, rows=[row for row in rows if row is not None])
 
 

@@ -45,7 +45,7 @@ Logs = NDArray[np.float64]
 
 _ADAM = OptimizerSettings(kind="adam")
 _GRAPH_OPERATORS = 10_000  # operators of the graph whose prediction is timed
-_TRIES = 4  # measurements of an operator until one has the processor to itself
+_TRIES = 4  # most measurements of an operator; the first that no other process disturbs is the last
 _FEWEST_OF_KIND = 10  # fewer operators of one kind give no meaningful R²
 
 # Batches at which a step takes one core seconds, not minutes.

@@ -349,9 +349,8 @@ def _scikit_mlp(table: SampleTable, seed: int) -> tuple[Metrics, int]:
     y = np.concatenate([_flat_targets(part) for part in parts])
     test = prepared.test.x.flatten(1).numpy()
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", ConvergenceWarning
-        )  # the rival has its default number of iterations, even if it has not converged
+        # The rival keeps scikit-learn's default number of iterations, even if it has not converged by then.
+        warnings.simplefilter("ignore", ConvergenceWarning)
         if table.task is Task.REGRESSION:
             regressor = MLPRegressor(random_state=seed).fit(x, y)
             outputs = regressor.predict(test).reshape(-1, 1)

@@ -27,9 +27,8 @@ from indb_tensile.scheduler.admission.pool import JobStage, Member, PlanReason
 from indb_tensile.scheduler.admission.running_set import measured_throughput
 from indb_tensile.scheduler.timing.latency import correct, drift
 
-NEW_WEIGHT = (
-    0.5  # weight of a measurement in the blend with the present value; a report is already a mean of iterations
-)
+# Weight of a measurement in its mean with the present value. A report is already a mean of iterations.
+NEW_WEIGHT = 0.5
 _MOST_DISTURBED = 8  # trainers report about once a second, and a preparation takes some seconds
 _PREPARING = (JobStage.CLAIMED, JobStage.CAPTURING, JobStage.CALIBRATING)
 # Events that change what runs on the device.
