@@ -100,7 +100,7 @@ function queueSection(queue, length) {
         { title: "Job", cell: jobLink },
         { title: "Model", cell: (q) => q.model },
         { title: "Owner", cell: (q) => q.owner },
-        { title: "Reason", wide: true, cell: (q) => q.waits_for ?? "–" },
+        { title: "Waits for", wide: true, cell: (q) => q.waits_for ?? "–" },
         { title: "Waiting for", number: true, cell: (q) => seconds(q.waiting_s) },
       ], queue.slice(0, 10).map((row) => ({ ...row, key: row.job_id }))),
     length > 10 ? el("p", {}, el("a", { href: "/queue" }, "The whole queue")) : null);

@@ -14,7 +14,7 @@ listingPage({
     { title: "Owner", cell: (q) => q.owner },
     { title: "Priority", number: true, cell: (q) => number(q.priority) },
     { title: "State", cell: (q) => [badge(q.paused ? "paused" : q.state), q.phase ? ` ${q.phase}` : null] },
-    { title: "Reason", wide: true, cell: (q) => q.waits_for ?? "–" },
+    { title: "Waits for", wide: true, cell: (q) => q.waits_for ?? "–" },
     { title: "Waiting for", number: true, cell: (q) => seconds(q.waiting) },
   ],
 });
