@@ -51,6 +51,13 @@ def client(running: Service) -> Iterator[Tensile]:
         yield tensile
 
 
+@pytest.fixture(scope="module")
+def filed(client: Tensile) -> str:
+    """The name of a trained model, which no test changes."""
+    trained(client, "filed", "y", {"type": "mlp", "hidden": [16]})
+    return "filed"
+
+
 def trained(client: Tensile, model: str, target: str, architecture: Any, **options: Any) -> None:
     others = [name for name in ("y", "amount", "id") if name != target]
     settings: dict[str, Any] = {"exclude": others, "preprocess": PREPROCESS} | options
@@ -80,10 +87,9 @@ def by_id(row: Any) -> int:
 
 
 def test_a_file_predicts_as_the_database_for_every_kind_of_column(
-    client: Tensile, running: Service, tmp_path: Path
+    client: Tensile, filed: str, running: Service, tmp_path: Path
 ) -> None:
-    trained(client, "filed", "y", {"type": "mlp", "hidden": [16]})
-    check_equal(client, running, "filed", tmp_path / "filed.safetensors")
+    check_equal(client, running, filed, tmp_path / "filed.safetensors")
     own = Model.load(tmp_path / "filed.safetensors")
     assert (own.name, own.version, own.task, own.target) == ("filed", 1, "classification", "y")
     assert own.labels == ('it\'s "high"', "low")
@@ -98,9 +104,10 @@ def test_a_file_predicts_as_the_database_for_every_kind_of_column(
 
 
 @pytest.mark.nightly
-def test_a_process_without_a_database_predicts_from_a_file(client: Tensile, running: Service, tmp_path: Path) -> None:
-    trained(client, "taken", "y", {"type": "mlp", "hidden": [4]})
-    path = client.export_model("taken", tmp_path / "taken.safetensors")
+def test_a_process_without_a_database_predicts_from_a_file(
+    client: Tensile, filed: str, running: Service, tmp_path: Path
+) -> None:
+    path = client.export_model(filed, tmp_path / "taken.safetensors")
     known = [row.label for row in Model.load(path).predict(own_rows(running, 50))]
     outside = {name: value for name, value in os.environ.items() if not name.startswith(("PG", "TENSILE"))}
     command = [sys.executable, "-c", FRESH_PROCESS, str(path)]
@@ -125,26 +132,27 @@ def own_rows(running: Service, count: int = 1000, table: str = "every_kind") -> 
         return [row for (row,) in connection.execute(statement.encode(), (count,)).fetchall()]
 
 
-def test_only_the_owner_and_who_has_the_weights_export(client: Tensile, running: Service, tmp_path: Path) -> None:
-    trained(client, "guarded", "amount", {"type": "mlp", "hidden": [4]})
-    path = tmp_path / "guarded.safetensors"
+def test_only_the_owner_and_who_has_the_weights_export(
+    client: Tensile, filed: str, running: Service, tmp_path: Path
+) -> None:
+    path = tmp_path / "filed.safetensors"
     with Tensile(running.database.dsn("bob")) as bob:
-        with pytest.raises(MissingError, match='there is no model "guarded"'):
-            bob.export_model("guarded", path)
-        client.grant("guarded", "bob")
+        with pytest.raises(MissingError, match='there is no model "filed"'):
+            bob.export_model(filed, path)
+        client.grant(filed, "bob")
         with pytest.raises(PrivilegeError, match="has not granted its weights") as refused:
-            bob.export_model("guarded", path)
+            bob.export_model(filed, path)
         assert "tensile_grant_model" in refused.value.hint
         assert not path.exists()
-        client.grant("guarded", "bob", privilege="weights")
-        assert Model.load(Model.export("guarded", path, database=bob)).target == "amount"
-        client.revoke("guarded", "bob")
+        client.grant(filed, "bob", privilege="weights")
+        assert Model.load(Model.export(filed, path, database=bob)).target == "y"
+        client.revoke(filed, "bob")
         with pytest.raises(MissingError):
-            bob.export_model("guarded", path)
+            bob.export_model(filed, path)
     assert list(tmp_path.iterdir()) == [path]
     command = [sys.executable, "-c", "from indb_tensile.cli.main import main; main()", "models", "export"]
     target = [str(tmp_path / "again.safetensors"), "--json", "--dsn", running.database.dsn("demo")]
-    done = subprocess.run([*command, "guarded", *target], capture_output=True, text=True, check=False)
+    done = subprocess.run([*command, filed, *target], capture_output=True, text=True, check=False)
     assert (done.returncode, json.loads(done.stdout)["size_bytes"]) == (0, path.stat().st_size)
     assert (tmp_path / "again.safetensors").read_bytes() == path.read_bytes()
     done = subprocess.run([*command, "nothing", *target], capture_output=True, text=True, check=False)
@@ -152,10 +160,10 @@ def test_only_the_owner_and_who_has_the_weights_export(client: Tensile, running:
         2,
         'tensile: there is no model "nothing"\n  hint: See your models: Tensile.models().\n',
     )
-    with pytest.raises(MissingError, match='model "guarded" has no version 9'):
-        client.export_model("guarded", path, version=9)
+    with pytest.raises(MissingError, match='model "filed" has no version 9'):
+        client.export_model(filed, path, version=9)
     with pytest.raises(RequestError, match=r'has the suffix "\.pkl"'):
-        client.export_model("guarded", tmp_path / "guarded.pkl")
+        client.export_model(filed, tmp_path / "filed.pkl")
 
 
 @pytest.mark.nightly
@@ -178,30 +186,38 @@ def test_the_network_alone_is_exported_for_torch(client: Tensile, running: Servi
 
 
 def test_an_imported_file_predicts_as_the_model_that_it_was_exported_from(
-    client: Tensile, running: Service, tmp_path: Path
+    client: Tensile, filed: str, running: Service, tmp_path: Path
 ) -> None:
-    trained(client, "original", "y", {"type": "mlp", "hidden": [8]})
-    path = client.export_model("original", tmp_path / "o.safetensors")
+    path = client.export_model(filed, tmp_path / "o.safetensors")
     command = [sys.executable, "-c", "from indb_tensile.cli.main import main; main()", "model", "import", str(path)]
     options = ["--name", "copied", "--json", "--dsn", running.database.dsn("demo")]
     done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
     assert (done.returncode, json.loads(done.stdout), done.stderr) == (0, {"model": "copied", "version": 1}, "")
-    check_same_predictions(client, "original", "copied", tmp_path)
+    check_same_predictions(client, filed, "copied", tmp_path)
     assert client.import_model(path, "copied") == 2
     assert [(own["version"], own["deployed"]) for own in client.versions("copied")] == [(2, False), (1, True)]
-    assert client.import_model(path, "copied", deploy=True) == 3
-    check_same_predictions(client, "original", "copied", tmp_path)
-    with Tensile(running.database.dsn("bob")) as bob:
-        with pytest.raises(PrivilegeError, match='model "copied" belongs to another role'):
-            bob.import_model(path, "copied")
-        assert bob.import_model(path, "of bob") == 1
+    refused = pytest.raises(PrivilegeError, match='model "copied" belongs to another role')
+    with Tensile(running.database.dsn("bob")) as bob, refused:
+        bob.import_model(path, "copied")
     (tmp_path / "o.pt2").write_bytes(path.read_bytes())
     with pytest.raises(UnsupportedError, match=r"only \.safetensors files are loaded"):
         client.import_model(tmp_path / "o.pt2", "copied")
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(RequestError, match="is no model of indb-tensile: its tensors have"):
         client.import_model(path, "copied")
-    assert len(client.versions("copied")) == 3
+    assert len(client.versions("copied")) == 2
+
+
+@pytest.mark.nightly
+def test_an_imported_version_is_deployed_when_asked_and_others_import_under_their_own_names(
+    client: Tensile, filed: str, running: Service, tmp_path: Path
+) -> None:
+    path = client.export_model(filed, tmp_path / "o.safetensors")
+    assert [client.import_model(path, "asked", deploy=deploy) for deploy in (False, True)] == [1, 2]
+    assert [(own["version"], own["deployed"]) for own in client.versions("asked")] == [(2, True), (1, False)]
+    check_same_predictions(client, filed, "asked", tmp_path)
+    with Tensile(running.database.dsn("bob")) as bob:
+        assert bob.import_model(path, "of bob") == 1
 
 
 def check_same_predictions(
