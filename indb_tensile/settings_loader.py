@@ -11,7 +11,6 @@ an old and a new version with the same variables, and a variable of the new vers
 This is the standard library's code on purpose. `docs/developer/decisions.md` compares the libraries that were tried.
 """
 
-import difflib
 import math
 import tomllib
 from collections.abc import Mapping
@@ -28,6 +27,7 @@ from indb_tensile.config import (
     variable,
 )
 from indb_tensile.errors import RequestError
+from indb_tensile.request.near_names import near_name
 from indb_tensile.units import parse_bytes, parse_seconds
 
 _KINDS = {rule.name: rule.kind for rule in setting_rules()}
@@ -86,14 +86,8 @@ def unknown_variables(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 def _no_effect(name: str) -> str:
     sentence = f"the environment variable {name} has no effect, because there is no such setting"
-    nearest = _nearest_setting(name.removeprefix(PREFIX))
+    nearest = near_name(name.removeprefix(PREFIX), _KINDS)
     return f"{sentence}; did you mean {variable(nearest)}?" if nearest else sentence
-
-
-def _nearest_setting(name: str) -> str | None:
-    """Return the setting whose name is nearest to `name`, or None if no name is near."""
-    matches = difflib.get_close_matches(name.lower().replace("-", "_"), _KINDS, n=1)
-    return matches[0] if matches else None
 
 
 def _read_values(environ: Mapping[str, str], file_text: str | None = None) -> dict[str, Any]:
@@ -129,7 +123,7 @@ def _from_file(environ: Mapping[str, str], file_text: str | None = None) -> dict
 
 
 def _unknown_key(name: str, path: str) -> RequestError:
-    nearest = _nearest_setting(name)
+    nearest = near_name(name, _KINDS)
     return RequestError(
         f"the settings file {path} has no setting of the name {name!r}",
         hint=f"Did you mean {nearest}?" if nearest else f"The settings are {', '.join(_KINDS)}.",

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from difflib import get_close_matches
 from typing import Any, TypedDict
 
 from sqlalchemy.types import TypeEngine
@@ -21,6 +20,7 @@ from indb_tensile.client.function_call import (
     TEXTS,
 )
 from indb_tensile.errors import RequestError
+from indb_tensile.request.near_names import did_you_mean
 
 
 class TrainOptions(TypedDict, total=False):
@@ -130,11 +130,10 @@ def check_options(verb: str, options: Mapping[str, Any], types: Mapping[str, Typ
     known = [name for name in types if name not in _POSITIONAL]
     for name in options:
         if name not in known:
-            close = get_close_matches(name, known, n=1)
             raise RequestError(
                 f'{verb} has no argument "{name}"',
                 detail=f"Its arguments are: {', '.join(known)}.",
-                hint=f'Did you mean "{close[0]}"?' if close else "",
+                hint=did_you_mean(name, known).rstrip(),
             )
 
 
