@@ -29,6 +29,7 @@ create table tensile.models (
   installation uuid not null default tensile.installation(),
   created_at timestamptz not null default now(),
   dropped_at timestamptz,
+  measure_drift boolean not null default false,
   constraint models_name_is_short check (length(name) between 1 and 200),
   -- Names appear in logs and terminals, so control characters, line separators and direction marks are refused.
   constraint models_name_is_printable
@@ -56,6 +57,8 @@ comment on column tensile.models.installation is 'database that owner_oid belong
 comment on column tensile.models.created_at is 'time of the model''s creation';
 comment on column tensile.models.dropped_at is
   'time of tensile_drop_model; from then on no user sees the model, and tensile.delete_dropped() deletes it later';
+comment on column tensile.models.measure_drift is
+  'true if the inputs of predictions are counted, which tensile.stat_drift compares with those of the training';
 
 create table tensile.model_versions (
   version_id bigint generated always as identity primary key,
@@ -180,11 +183,31 @@ comment on table tensile.version_figures is
 comment on column tensile.version_figures.version_id is 'version of the figure';
 comment on column tensile.version_figures.name is
   'confusion_matrix, roc_curve, label_calibration and label_metrics, which name labels; baseline_rows, the digest of the '
-  'rows of a baseline; calibration, feature_importance, baseline and forecast, which all who may '
-  'predict see';
+  'rows of a baseline; input_counts and input_bins, how the training rows are distributed; calibration, '
+  'feature_importance, baseline and forecast, which all who may predict see';
 comment on column tensile.version_figures.figure is
   'rows: the figure, in the form that the function tensile_... of this name reads; metrics: those of a baseline; or '
   'reason: why it is not stored';
+
+create table tensile.predicted_inputs (
+  version_id bigint not null references tensile.model_versions on delete cascade,
+  day date not null,
+  rows bigint not null,
+  counts bigint[] not null,
+  updated_at timestamptz not null default now(),
+  primary key (version_id, day),
+  constraint predicted_inputs_are_counts check (rows >= 0 and array_position(counts, null) is null),
+  constraint predicted_inputs_are_bounded check (cardinality(counts) <= 65536)
+) with (fillfactor = 50);
+comment on table tensile.predicted_inputs is
+  'how many predicted rows fell into each bin of a version''s input columns, a row for each day; services and workers add '
+  'to it for models with measure_drift, and no value of a row is stored';
+comment on column tensile.predicted_inputs.version_id is 'version that predicted';
+comment on column tensile.predicted_inputs.day is 'day of the predictions, in UTC';
+comment on column tensile.predicted_inputs.rows is 'rows that were predicted and counted';
+comment on column tensile.predicted_inputs.counts is
+  'rows in each bin: of the first measured column of the figure input_counts, then of the next';
+comment on column tensile.predicted_inputs.updated_at is 'time of the last addition';
 
 create table tensile.model_privileges (
   model_id bigint not null references tensile.models on delete cascade,
@@ -1231,6 +1254,21 @@ comment on column tensile.totals.name is 'what is counted';
 comment on column tensile.totals.label is
   'kind of what is counted, such as the direction of a copy; empty for a counter without kinds';
 comment on column tensile.totals.value is 'sum of all that was added';
+
+create table tensile.count_batches (
+  source text primary key,
+  process uuid not null,
+  number bigint not null,
+  stored_at timestamptz not null default now(),
+  constraint count_batches_sources_are_short check (length(source) between 1 and 200)
+) with (fillfactor = 50);
+comment on table tensile.count_batches is
+  'the last batch of counts that each service has stored, so that a batch that is sent again after a broken connection '
+  'is not added twice';
+comment on column tensile.count_batches.source is 'service: its worker, or the standby beside which it runs';
+comment on column tensile.count_batches.process is 'start of the service, which numbers its batches from 1';
+comment on column tensile.count_batches.number is 'number of the last batch';
+comment on column tensile.count_batches.stored_at is 'time at which the batch was stored';
 
 create table tensile.owner_usage (
   owner_oid oid not null,

@@ -41,6 +41,7 @@ alter table tensile.model_versions enable row level security;
 alter table tensile.model_privileges enable row level security;
 alter table tensile.version_bundles enable row level security;
 alter table tensile.version_figures enable row level security;
+alter table tensile.predicted_inputs enable row level security;
 alter table tensile.artifacts enable row level security;
 alter table tensile.checkpoints enable row level security;
 alter table tensile.checkpoint_chunks enable row level security;
@@ -68,7 +69,7 @@ grant insert (model_name, relation_oid, relation_schema, relation_name, spec, pr
   idempotency_key, depends_on, retry_of) on tensile.jobs to tensile_user;
 grant update (cancel_requested, pause_requested, priority) on tensile.jobs to tensile_user;
 grant insert (name, definition) on tensile.models to tensile_user;
-grant update (name, definition, last_spec, dropped_at) on tensile.models to tensile_user;
+grant update (name, definition, last_spec, dropped_at, measure_drift) on tensile.models to tensile_user;
 grant update (deployed) on tensile.model_versions to tensile_user;
 grant insert (model_id, grantee_oid, grantee_name, privilege) on tensile.model_privileges to tensile_user;
 grant update (revoked_at) on tensile.model_privileges to tensile_user;
@@ -162,7 +163,9 @@ create policy models_monitored on tensile.models for select to tensile_monitor
   using (dropped_at is null or dropped_at = now());
 create policy versions_monitored on tensile.model_versions for select to tensile_monitor using (true);
 -- tensile.model_list shows a model's metric beside that of its baseline. Other figures come from rows of the table.
-create policy baselines_monitored on tensile.version_figures for select to tensile_monitor using (name = 'baseline');
+-- tensile.stat_drift shows them how many rows are in which bin, and not the bounds of the bins.
+create policy baselines_monitored on tensile.version_figures for select to tensile_monitor
+  using (name in ('baseline', 'input_counts'));
 create policy privileges_monitored on tensile.model_privileges for select to tensile_monitor using (true);
 create policy checkpoints_monitored on tensile.checkpoints for select to tensile_monitor using (true);
 create policy progress_monitored on tensile.job_progress for select to tensile_monitor using (true);

@@ -17,6 +17,7 @@ as $$
     ('retain_workers', 'interval or null', '"7 days"', 'how long a worker is kept after it has stopped'),
     ('retain_links', 'interval or null', '"90 days"', 'how long measurements of a link are kept without a worker'),
     ('retain_usage', 'interval or null', '"400 days"', 'how long the use of devices by owner and model is kept'),
+    ('retain_drift', 'interval', '"7 days"', 'how long the counts of predicted inputs are kept, and so how far back tensile.stat_drift looks'),
     ('retain_samples', 'interval', '"30 days"', 'how long the history of the devices'' memory is kept'),
     ('retain_versions', 'count or null', 'null', 'how many versions of a model are kept beside the deployed one'),
     ('usage_half_life', 'interval', '"1 hour"', 'time after which an owner''s use of devices counts half in the queue'),
@@ -77,6 +78,17 @@ end
 $$;
 comment on function tensile.setting_fits(text, jsonb) is 'true if a setting of this kind may have this value';
 
+-- The first day whose counts of predicted inputs are kept: the day on which the period of the setting begins.
+create function tensile.first_drift_day() returns date
+  language plpgsql stable
+  set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return ((now() - (tensile.setting('retain_drift') #>> '{}')::interval) at time zone 'UTC')::date;
+end
+$$;
+comment on function tensile.first_drift_day() is 'first day, in UTC, of the counts that tensile.stat_drift compares';
+
 -- Security definer: workers may not delete jobs or versions, and through this function they delete only old rows.
 -- The rows of a job are deleted before the job itself, so that no cascade deletes more rows than one step may.
 create function tensile.vacuum_step(most integer default 1000) returns table (kind text, removed bigint)
@@ -91,8 +103,8 @@ declare
   kept_versions bigint;
   cutoff timestamptz;
   ended bigint[];
-  counts bigint[] := '{0,0,0,0,0,0,0,0}';  -- in the order of `kinds`
-  kinds constant text[] := '{events,plans,metrics,jobs,workers,links,versions,usage}';
+  counts bigint[] := '{0,0,0,0,0,0,0,0,0}';  -- in the order of `kinds`
+  kinds constant text[] := '{events,plans,metrics,jobs,workers,links,versions,usage,inputs}';
   deleted bigint;
 begin
   -- The jobs that are old enough to be deleted with their rows in other tables. A search needs the jobs and versions of
@@ -172,6 +184,11 @@ begin
             limit remaining for update skip locked));
   get diagnostics deleted = row_count;
   counts[5] := deleted; remaining := remaining - deleted;
+  delete from tensile.count_batches as b
+   where b.source = any (array(select o.source from tensile.count_batches as o where o.stored_at < cutoff
+                                order by o.source limit remaining for update skip locked));
+  get diagnostics deleted = row_count;
+  counts[5] := counts[5] + deleted; remaining := remaining - deleted;
 
   cutoff := now() - (tensile.setting('retain_links') #>> '{}')::interval;
   delete from tensile.device_links as l
@@ -211,7 +228,13 @@ begin
    where u.ctid = any (array(select o.ctid from tensile.owner_usage as o where o.updated_at < cutoff
                               limit remaining for update skip locked));
   get diagnostics deleted = row_count;
-  counts[8] := counts[8] + deleted;
+  counts[8] := counts[8] + deleted; remaining := remaining - deleted;
+
+  delete from tensile.predicted_inputs as p
+   where p.ctid = any (array(select o.ctid from tensile.predicted_inputs as o
+                              where o.day < tensile.first_drift_day() limit remaining for update skip locked));
+  get diagnostics deleted = row_count;
+  counts[9] := deleted;
 
   return query
   select c.name, c.rows from unnest(kinds, counts) with ordinality as c (name, rows, place)
@@ -223,8 +246,8 @@ comment on function tensile.vacuum_step(integer) is
   'controllers call it once a minute, and tensile vacuum calls it until no old rows are left';
 
 revoke execute on function tensile.known_settings(), tensile.setting(text), tensile.setting_fits(text, jsonb),
-  tensile.vacuum_step(integer) from public;
-grant execute on function tensile.known_settings(), tensile.setting(text)
+  tensile.first_drift_day(), tensile.vacuum_step(integer) from public;
+grant execute on function tensile.known_settings(), tensile.setting(text), tensile.first_drift_day()
   to tensile_user, tensile_monitor, tensile_admin, tensile_worker;
 grant execute on function tensile.setting_fits(text, jsonb) to tensile_admin;
 grant execute on function tensile.vacuum_step(integer) to tensile_admin, tensile_worker;

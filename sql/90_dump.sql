@@ -15,6 +15,7 @@ select pg_catalog.pg_extension_config_dump('tensile.models', '');
 select pg_catalog.pg_extension_config_dump('tensile.model_versions', '');
 select pg_catalog.pg_extension_config_dump('tensile.version_bundles', '');
 select pg_catalog.pg_extension_config_dump('tensile.version_figures', '');
+select pg_catalog.pg_extension_config_dump('tensile.predicted_inputs', '');
 select pg_catalog.pg_extension_config_dump('tensile.deployments', '');
 select pg_catalog.pg_extension_config_dump('tensile.model_privileges', '');
 select pg_catalog.pg_extension_config_dump('tensile.artifacts', '');

@@ -12,35 +12,37 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import psycopg
 import torch
 
 from indb_tensile.catalog import jobs
 from indb_tensile.catalog.connection import WORK_LOCK_TIMEOUT_MS, connect
+from indb_tensile.catalog.count_batches import CountBatch, store_batch
 from indb_tensile.catalog.install import VERSION
-from indb_tensile.catalog.prediction_counts import PredictionCounts
 from indb_tensile.catalog.reader_connection import reader_dsn
-from indb_tensile.catalog.usage import add_totals
 from indb_tensile.controller.fork_client import ForkServer
 from indb_tensile.controller.parent_death import die_with_parent
 from indb_tensile.controller.service_process import ANSWERING_VARIABLE
 from indb_tensile.errors import DatabaseError, TensileError
 from indb_tensile.job import ModelVersionId, WorkerId
+from indb_tensile.learning.input_bins import InputBins, read_bins
 from indb_tensile.log import start_log
 
 from .forkserver import nested_fork_server
 from .serving import analyst, settings
 from .serving.analyst_process import AnalystProcess
 from .serving.answers import Answers
+from .serving.count_sender import CountSender
 from .serving.dispatch import RequestDispatcher
 from .serving.endpoint import Endpoint
 from .serving.identity import DatabaseIdentity, IdentityCheck, socket_name, standby_socket_name
+from .serving.input_counts import InputCounts
 from .serving.model_cache import CachedModel, ModelCache
 from .serving.peer import server_uid, user_name
 from .serving.prediction_batches import Batches
@@ -85,14 +87,17 @@ async def _serve(options: ServiceSettings, store: Store, forks: ForkServer) -> N
     place = _place(options, store, identity.installation)
     analyst_process = NoAnalyst() if options.worker is None else AnalystProcess(forks, analyst.__name__)
     batches, loader = Batches(), _Loader(options)
+    inputs = InputCounts(loader.load_bins)
     dispatcher = RequestDispatcher(
         gate=IdentityCheck(identity, lambda: _identity(store)),
         residents=ModelCache(loader.load, options.resident_bytes),
         batches=batches,
         analyst=analyst_process,
         readings=TableReadings(lambda: reader_dsn(options.shared)),
+        inputs=inputs,
         code_version=VERSION,
     )
+    sender = CountSender(f"worker {options.worker}", dispatcher.counts, inputs)
     endpoint = Endpoint(place.directory, place.name)
     server = Server(
         endpoint,
@@ -110,10 +115,10 @@ async def _serve(options: ServiceSettings, store: Store, forks: ForkServer) -> N
         _log.info("answering system user %s on %s", user_name(uid), endpoint.path)
         await analyst_process.start()
         while not await _is_set_within(stop_requested, _COUNTS_S):
-            await _store_counts(options, dispatcher.counts, loader)
+            await _send_counts(options, sender, loader)
     finally:
         await server.stop(_GRACE_S)
-        await _store_counts(options, dispatcher.counts, loader)
+        await _send_counts(options, sender, loader)
         analyst_process.stop()
         batches.close()
         dispatcher.close()
@@ -147,16 +152,15 @@ async def _is_set_within(event: asyncio.Event, time_s: float) -> bool:
     return event.is_set()
 
 
-async def _store_counts(options: ServiceSettings, counts: PredictionCounts, loader: "_Loader") -> None:
+async def _send_counts(options: ServiceSettings, sender: CountSender, loader: "_Loader") -> None:
     """Store the counts of predictions in the catalog. A service on a standby cannot write, so it drops them."""
-    amounts = counts.take()
-    if not amounts or options.worker is None:
+    if options.worker is None:
+        await sender.drop()
         return
     try:
-        await loader.store(amounts)
+        await sender.send(loader.store)
     except (DatabaseError, psycopg.Error) as error:
         _log.debug("the counts of predictions were not stored: %s", error)
-        counts.put_back(amounts)
 
 
 class _Loader:
@@ -173,9 +177,14 @@ class _Loader:
         loaded = await asyncio.get_running_loop().run_in_executor(self._executor, self._load, version)
         return CachedModel(model=Answers(loaded.predictor), size_bytes=loaded.size_bytes, owner=loaded.owner_oid)
 
-    async def store(self, amounts: Mapping[tuple[str, str], float]) -> None:
-        """Add counts of predictions to the counters in tensile.totals."""
-        await asyncio.get_running_loop().run_in_executor(self._executor, self._add, amounts)
+    async def load_bins(self, version: ModelVersionId) -> Sequence[InputBins]:
+        """Load the bins of a version's inputs; none if the version was stored without bins."""
+        figure = await asyncio.get_running_loop().run_in_executor(self._executor, self._bins, version)
+        return () if figure is None else read_bins(figure)
+
+    async def store(self, batch: CountBatch) -> None:
+        """Add a batch of counts to those in the catalog."""
+        await asyncio.get_running_loop().run_in_executor(self._executor, self._add, batch)
 
     def close(self) -> None:
         """End the threads and close their connections."""
@@ -186,8 +195,11 @@ class _Loader:
     def _load(self, version: ModelVersionId) -> Loaded:
         return self._store().load(version)
 
-    def _add(self, amounts: Mapping[tuple[str, str], float]) -> None:
-        self._store().session.run(lambda connection: add_totals(connection, amounts))
+    def _bins(self, version: ModelVersionId) -> Mapping[str, Any] | None:
+        return self._store().input_bins(version)
+
+    def _add(self, batch: CountBatch) -> None:
+        self._store().session.run(lambda connection: store_batch(connection, batch))
 
     def _store(self) -> Store:
         if not hasattr(self._thread_local, "store"):

@@ -2,6 +2,7 @@
 
 from bisect import bisect_left
 
+PREDICTED_ROWS = ("predicted_rows", "")  # name and label of the counter of predicted rows
 LATENCY = "prediction_latency"  # counter of the requests in each bucket
 # Upper bounds of the buckets in seconds, as texts, which are the labels of the counter and of the metric.
 BOUNDS = ("0.001", "0.0025", "0.005", "0.01", "0.025", "0.05", "0.1", "0.25", "0.5", "1", "2.5", "5", "10", "+Inf")
@@ -16,7 +17,7 @@ class PredictionCounts:
 
     def answered(self, rows: int, duration_s: float) -> None:
         """Count an answered request, with its number of rows and the time that it took."""
-        self._add("predicted_rows", "", rows)
+        self._add(*PREDICTED_ROWS, rows)
         self._time(duration_s)
 
     def refused(self, duration_s: float) -> None:
@@ -28,11 +29,6 @@ class PredictionCounts:
         """Return the counts since the last call, by name and label of the counter, and begin again at nothing."""
         amounts, self._amounts = self._amounts, {}
         return amounts
-
-    def put_back(self, amounts: dict[tuple[str, str], float]) -> None:
-        """Add counts that `take` returned and that could not be stored, so that a later `take` returns them again."""
-        for (name, label), amount in amounts.items():
-            self._add(name, label, amount)
 
     def _time(self, duration_s: float) -> None:
         self._add("prediction_s", "", duration_s)

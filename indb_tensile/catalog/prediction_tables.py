@@ -1,10 +1,14 @@
 """Finds, fills and drops the tables of `tensile_predict_into` (sql/57_prediction_tables.sql)."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from indb_tensile.catalog import jobs
 from indb_tensile.catalog.connection import Connection
+from indb_tensile.catalog.drift import InputAmounts, add_inputs
+from indb_tensile.catalog.prediction_counts import PREDICTED_ROWS
 from indb_tensile.catalog.queries import query
+from indb_tensile.catalog.usage import add_totals
 from indb_tensile.errors import MissingError
 from indb_tensile.job import ClaimedJob, ClaimToken, JobId, PredictInto
 
@@ -67,10 +71,22 @@ def report(
     jobs.guarded(connection, "report_prediction", job, claim, **values)
 
 
-def succeed(connection: Connection, job: JobId, claim: ClaimToken, version: int, rows: int) -> None:
-    """End the job in the transaction that has filled its table. Raises LostClaimError."""
+def succeed(
+    connection: Connection,
+    job: JobId,
+    claim: ClaimToken,
+    version: int,
+    rows: int,
+    inputs: Sequence[InputAmounts] = (),
+) -> None:
+    """End the job in the transaction that has filled its table, and count its rows. Raises LostClaimError.
+
+    `inputs` are the counts of the rows by the bins of the version's inputs, if its drift is measured.
+    """
     jobs.record_event(connection, job, claim, "predicted", {"rows": rows})
     jobs.guarded(connection, "succeed", job, claim, version=version)
+    add_inputs(connection, inputs)
+    add_totals(connection, {PREDICTED_ROWS: float(rows)})  # last, because all services add to the same row
 
 
 def drop_unused(connection: Connection, most: int = _MOST_DROPPED) -> int:

@@ -823,6 +823,36 @@ on conflict (owner_oid, installation) do update
 -- add_totals --
 select tensile.add_totals(%(names)s::text[], %(labels)s::text[], %(amounts)s::float8[])
 
+-- note_count_batch --
+-- Returns a row if this batch of counts was not stored yet. A service numbers its batches from 1, and sends one again
+-- after a connection broke during the commit.
+insert into tensile.count_batches as b (source, process, number) values (%(source)s, %(process)s, %(number)s)
+on conflict (source) do update
+   set process = excluded.process, number = excluded.number, stored_at = now()
+ where b.process <> excluded.process or b.number < excluded.number
+returning 1
+
+-- add_predicted_inputs --
+-- The version may have been dropped since.
+insert into tensile.predicted_inputs as p (version_id, day, rows, counts)
+select v.version_id, tensile.usage_day(), %(rows)s, %(counts)s::bigint[]
+  from tensile.model_versions as v where v.version_id = %(version)s
+on conflict (version_id, day) do update
+   set rows = p.rows + excluded.rows, updated_at = now(),
+       counts = array(select c.before + c.more
+                        from unnest(p.counts, excluded.counts) with ordinality as c (before, more, place)
+                       order by c.place)
+
+-- input_bins --
+select f.figure from tensile.version_figures as f where f.version_id = %(version)s and f.name = 'input_bins'
+
+-- measured_input_bins --
+select f.figure
+  from tensile.model_versions as v
+  join tensile.models as m on m.model_id = v.model_id and m.measure_drift
+  join tensile.version_figures as f on f.version_id = v.version_id and f.name = 'input_bins'
+ where v.version_id = %(version)s
+
 -- add_movements --
 -- Bytes that the plans of these jobs copied, and how long their iterations waited for copies, as the size of the plans
 -- and the measured time of their iterations say; and how long jobs made way for others.

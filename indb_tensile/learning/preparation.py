@@ -5,7 +5,7 @@ before anything is built.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import nn
@@ -23,6 +23,7 @@ from indb_tensile.learning.encoded_parts import Part, encode_parts
 from indb_tensile.learning.feature_options import FeatureOptions
 from indb_tensile.learning.forecast_table import ForecastRows, WindowTable, window_table
 from indb_tensile.learning.hyperparams import TrainingSettings, settings_of
+from indb_tensile.learning.input_bins import input_figures
 from indb_tensile.learning.learnable_rows import FEWEST_TRAIN_ROWS, LearnableRows, chosen_features, learnable_rows
 from indb_tensile.learning.locked_relation import Connection, ReadLimits
 from indb_tensile.learning.memory_estimate import MemoryEstimate, RowMemoryLimits, Statistics, estimate_memory
@@ -64,7 +65,8 @@ class Prepared:
     rows. `forecast` are the series that a forecast learns from. `init_from` is the version that the weights are from,
     or None. `auto_reason` says why `auto` stands for the network; it is empty if the request names one. `network` is
     the registered network that the architecture begins with. `skipped` are the rows
-    that were left out since an image cannot be read.
+    that were left out since an image cannot be read. `inputs` are the figures of the training rows' inputs; a
+    forecast, whose inputs are windows of series, has none.
     """
 
     module: nn.Module
@@ -91,6 +93,7 @@ class Prepared:
     forecast: ForecastRows | None = None
     network: RegisteredNetwork | None = None
     skipped: tuple[SkippedRows, ...] = ()
+    inputs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 def prepare(
@@ -242,6 +245,7 @@ def assemble(
     _require_batches(module, len(train), settings)
     report = _report(learnable, parts, checked.split, preprocessor, options, forecast)
     held_out, membership = table.take(test), stored_rule(table, spec, parts)  # before the columns are consumed
+    inputs = {} if forecast is not None else input_figures(table.columns, preprocessor, train)
     table.columns.update(learnable.images.columns)
     weights = _weights(table, known, checked.weights, target, parts)
     encoded = encode_parts(table, preprocessor, (train, valid, test), weights, consume=consume)
@@ -272,6 +276,7 @@ def assemble(
         auto_reason=auto_reason(spec, architecture, len(train), texts, bool(learnable.images.columns)),
         forecast=forecast,
         network=network,
+        inputs=inputs,
     )
 
 

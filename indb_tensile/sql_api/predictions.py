@@ -43,9 +43,11 @@ def predict(plpy: Plpy, request: Json) -> Json:
     first = 1 if first_row is None else first_row
     encoded = service_rows(plpy, version, rows, form, first if numbered else None)
     values: list[Any] = [None] * len(rows)
-    part_request = {"verb": "predict", "version": version["version_id"], "kind": kind}
+    part_request: Json = {"verb": "predict", "version": version["version_id"], "kind": kind}
     if form == "record":
         part_request["unnamed"] = True
+    if version["measure_drift"]:
+        part_request["measured"] = True
     for positions, part in _parts(encoded):
         try:
             answer = service_connection.ask_rows(plpy, part_request, part)

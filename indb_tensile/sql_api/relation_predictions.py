@@ -110,6 +110,8 @@ def predict_table(plpy: Plpy, request: Json) -> Json:
     # A version that computes features takes rows as JSON.
     binary = not computes and all(kinds_agree(columns[feature["name"]], feature["kind"]) for feature in features)
     service_request: Json = {"verb": "predict", "version": version["version_id"], "kind": kind}
+    if version["measure_drift"]:
+        service_request["measured"] = True
     names = raw_columns(version, [feature["name"] for feature in features])
     if binary:
         service_request["columns"] = [[name, _type_of(columns[name])] for name in names]

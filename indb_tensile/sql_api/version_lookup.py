@@ -66,7 +66,7 @@ select current_user::text as role, pg_catalog.pg_current_snapshot()::text as sna
        pg_catalog.pg_current_xact_id_if_assigned() is null and not pg_catalog.pg_is_in_recovery() as unchanged"""
 VERSION = """
 select v.version_id, v.number, v.target, v.task::text as task, v.metric_name, v.metrics::text as metrics,
-       v.training ->> 'transform' as transform
+       v.training ->> 'transform' as transform, m.measure_drift
   from tensile.models as m
   left join tensile.model_versions as v
     on v.model_id = m.model_id and case when $2::int4 is null then v.deployed else v.number = $2 end

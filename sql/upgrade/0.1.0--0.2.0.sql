@@ -97,6 +97,7 @@ alter table tensile.models
   add column dropped_at timestamptz,
   add column last_job_id bigint,
   add column last_started_at timestamptz,
+  add column measure_drift boolean not null default false,
   add constraint models_name_is_printable check (name !~ '[\u0001-\u001f\u007f-\u009f\u2028-\u202e\u2066-\u2069]');
 create unique index models_name on tensile.models (name) where dropped_at is null;
 create index models_dropped on tensile.models (model_id) where dropped_at is not null;
@@ -115,6 +116,17 @@ create table tensile.version_figures (
   constraint version_figures_are_objects check (jsonb_typeof(figure) = 'object'),
   constraint version_figures_are_bounded check (octet_length(figure::text) <= 524288)
 );
+
+create table tensile.predicted_inputs (
+  version_id bigint not null references tensile.model_versions on delete cascade,
+  day date not null,
+  rows bigint not null,
+  counts bigint[] not null,
+  updated_at timestamptz not null default now(),
+  primary key (version_id, day),
+  constraint predicted_inputs_are_counts check (rows >= 0 and array_position(counts, null) is null),
+  constraint predicted_inputs_are_bounded check (cardinality(counts) <= 65536)
+) with (fillfactor = 50);
 
 alter table tensile.model_versions
   drop column bundle,
@@ -420,6 +432,14 @@ create table tensile.totals (
   value double precision not null,
   primary key (name, label),
   constraint totals_are_amounts check (value >= 0 and value < 'infinity')
+) with (fillfactor = 50);
+
+create table tensile.count_batches (
+  source text primary key,
+  process uuid not null,
+  number bigint not null,
+  stored_at timestamptz not null default now(),
+  constraint count_batches_sources_are_short check (length(source) between 1 and 200)
 ) with (fillfactor = 50);
 
 create table tensile.owner_usage (

@@ -11,7 +11,9 @@ from typing import Any, Self
 import numpy as np
 
 from indb_tensile.errors import RequestError
+from indb_tensile.learning.columns import ColumnKind, Columns
 from indb_tensile.learning.encoded_rows import EncodedRows
+from indb_tensile.learning.jsonrows import column_of
 from indb_tensile.learning.shapley_values import ShapleyGame
 from worker.serving.answers import SCORE, Scored
 from worker.serving.identity import DatabaseIdentity
@@ -51,6 +53,9 @@ class Unevaluated:
 
     def judged_by(self, options: Any) -> tuple[str, bool]:
         return options.metric, True
+
+    def input_columns(self, rows: Sequence[Any], features: Sequence[str]) -> Columns:
+        return {name: column_of(name, ColumnKind.FLOAT, [row[name] for row in rows]) for name in features}
 
     def metrics(self, outputs: Any, targets: Any) -> dict[str, float]:
         return {}

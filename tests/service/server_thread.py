@@ -2,15 +2,18 @@
 
 import asyncio
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from indb_tensile.errors import DataError
 from indb_tensile.job import ModelVersionId
+from indb_tensile.learning.input_bins import InputBins
 from worker.serving.dispatch import RequestDispatcher
 from worker.serving.endpoint import Endpoint
 from worker.serving.identity import DatabaseIdentity, IdentityCheck
+from worker.serving.input_counts import InputCounts
 from worker.serving.model_cache import CachedModel, ModelCache
 from worker.serving.prediction_batches import Batches
 from worker.serving.requests import greeting
@@ -71,6 +74,7 @@ class ServerThread:
             batches=self.batches,
             analyst=self.analyst,
             readings=TableReadings(lambda: ""),
+            inputs=InputCounts(self._bins),
             code_version="1.2",
         )
         self.server = Server(
@@ -95,6 +99,9 @@ class ServerThread:
         if version == 404:
             raise DataError("there is no version 404")
         return CachedModel(model=self.model, size_bytes=10)
+
+    async def _bins(self, version: ModelVersionId) -> Sequence[InputBins]:
+        return ()
 
     def begin_stop(self) -> None:
         self._loop.call_soon_threadsafe(self._stopping.set)

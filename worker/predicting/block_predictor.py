@@ -9,6 +9,7 @@ from indb_tensile.learning.artifacts import ModelPredictor
 from indb_tensile.learning.columns import ColumnData
 from indb_tensile.learning.copybinary import Fields, SegmentDecoder
 from indb_tensile.learning.copyrows import Segment, grouped
+from indb_tensile.learning.input_bins import InputCounter
 from indb_tensile.learning.relation_scan import ScannedColumns
 
 from .answer_rows import AnswerRows, joined, key_cells, parts_of
@@ -24,11 +25,21 @@ _OWN_ROW = re.compile(r", row \d+(?=:)| in row \d+$")
 
 
 class BlockPredictor:
-    """Turns segments of rows into rows of COPY's binary format. `columns` are those that follow the keys."""
+    """Turns segments of rows into rows of COPY's binary format. `columns` are those that follow the keys.
+
+    `inputs` counts the rows by the bins of their inputs.
+    """
 
     def __init__(
-        self, predictor: ModelPredictor, fields: Fields, scanned: ScannedColumns, *, with_probabilities: bool
+        self,
+        predictor: ModelPredictor,
+        fields: Fields,
+        scanned: ScannedColumns,
+        *,
+        with_probabilities: bool,
+        inputs: InputCounter | None = None,
     ) -> None:
+        self._inputs = inputs
         self._predictor = predictor
         self._decoder = SegmentDecoder(fields)
         self._key_fields = scanned.key_fields
@@ -59,6 +70,8 @@ class BlockPredictor:
             outputs = self._predictor.outputs(self._predictor.preprocessor.transform(columns))
         except RequestError as error:
             raise self._located(error, columns, rows, rows_before) from None
+        if self._inputs is not None:
+            self._inputs.add(columns)
         answers = self._answers.encode(outputs)
         fields = len(self._key_fields) + len(self.columns)
         begin = 0

@@ -12,14 +12,16 @@ import psycopg
 from psycopg import sql
 
 from indb_tensile import config
-from indb_tensile.catalog import models, prediction_tables, snapshots
+from indb_tensile.catalog import drift, models, prediction_tables, snapshots
 from indb_tensile.catalog.connection import Connection, UnreachableError
+from indb_tensile.catalog.drift import InputAmounts
 from indb_tensile.catalog.reader_connection import open_reader, reader_dsn
 from indb_tensile.errors import MissingError
 from indb_tensile.job import ClaimedJob, ModelVersionId, PredictInto, SnapshotTable
 from indb_tensile.learning.artifacts import ModelPredictor
 from indb_tensile.learning.copybinary import Fields, SegmentSink
 from indb_tensile.learning.copyrows import Segment
+from indb_tensile.learning.input_bins import InputCounter, read_bins
 from indb_tensile.learning.relation_scan import ScannedColumns, scan
 from indb_tensile.messages import TrainerLink
 
@@ -78,7 +80,9 @@ class PredictionRun:
             return
         table = sql.Identifier(prediction_tables.SCHEMA, existing.table)
         with OutputTable(connection, table) as output:
-            attempt = _Attempt(session, self._signs, self._job, predictor, output)
+            bins = drift.load_measured_bins(connection, ModelVersionId(self._request.version_id))
+            inputs = None if bins is None else InputCounter(read_bins(bins))
+            attempt = _Attempt(session, self._signs, self._job, predictor, output, inputs)
             try:
                 self._scan(predictor, snapshot, attempt)
             except OutputError as error:
@@ -97,6 +101,7 @@ class PredictionRun:
                 claim=self._job.claim,
                 version=self._request.version_id,
                 rows=rows,
+                inputs=attempt.input_amounts,
             )
             output.commit(end)
             log.info("job %s: predicted %d rows", self._job.job, rows)
@@ -130,8 +135,10 @@ class _Attempt:
         job: ClaimedJob,
         predictor: ModelPredictor,
         output: OutputTable,
+        inputs: InputCounter | None,
     ) -> None:
         assert job.spec.predict is not None
+        self._inputs = inputs
         self._session = session
         self._signs = signs
         self._job = job
@@ -140,14 +147,28 @@ class _Attempt:
         self._output = output
         self.rows = 0
 
+    @property
+    def input_amounts(self) -> list[InputAmounts]:
+        """The counts of the rows by the bins of their inputs, if they were counted."""
+        if self._inputs is None:
+            return []
+        version = ModelVersionId(self._request.version_id)
+        return [InputAmounts(version=version, rows=self._inputs.rows, counts=self._inputs.counts.tolist())]
+
     def begin(self, columns: ScannedColumns, fields: Fields, expected: int | None) -> SegmentSink:
         """Begin to write, and return the function that takes the rows.
 
         Called again if the relation was changed while it was read: then all rows come again.
         """
         predict = BlockPredictor(
-            self._predictor, fields, columns, with_probabilities=self._request.with_probabilities
+            self._predictor,
+            fields,
+            columns,
+            with_probabilities=self._request.with_probabilities,
+            inputs=self._inputs,
         )
+        if self._inputs is not None:
+            self._inputs.take()  # what an interrupted scan has counted
         places = [f"key_{place}" for place in range(1, len(columns.keys) + 1)]
         self._output.begin([*places, *predict.columns])
         self.rows = 0

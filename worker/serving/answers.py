@@ -14,7 +14,9 @@ import numpy.typing as npt
 from indb_tensile.errors import InvariantError, RequestError
 from indb_tensile.job import Task
 from indb_tensile.learning.artifacts import ModelPredictor, Prediction
+from indb_tensile.learning.binary_rows import BinaryRows
 from indb_tensile.learning.class_figures import calibration_rows, confusion_rows, roc_rows
+from indb_tensile.learning.columns import Columns
 from indb_tensile.learning.encoded_rows import EncodedRows
 from indb_tensile.learning.forecast_encoding import ErrorSums, added
 from indb_tensile.learning.forecaster import Forecaster, SeriesRow
@@ -24,6 +26,7 @@ from indb_tensile.learning.output_report import output_report
 from indb_tensile.learning.permutation_importance import permuted_columns
 from indb_tensile.learning.preprocessor import NUMBERS
 from indb_tensile.learning.probability_texts import probability_texts, value_texts
+from indb_tensile.learning.row_columns import columns_of_rows
 from indb_tensile.learning.shapley_values import ShapleyGame, shapley_game
 from indb_tensile.learning.single_label import LABEL_METRICS
 from indb_tensile.learning.single_metric import single_metric
@@ -124,6 +127,12 @@ class Answers:
         """Return the names of the columns that a row needs, and their kinds. All numbers have one kind."""
         kinds = self._predictor.preprocessor.feature_kinds
         return [(name, "number" if kind in NUMBERS else kind.value) for name, kind in kinds.items()]
+
+    def input_columns(self, rows: Sequence[Any], features: Sequence[str]) -> Columns:
+        """Return these features of rows that the model has predicted for."""
+        if isinstance(rows, BinaryRows):
+            return rows.columns
+        return columns_of_rows(self._predictor.preprocessor, rows, features)
 
     def forecast(self) -> dict[str, Any] | None:
         """Return the columns and the lengths that a forecast needs, or None for a model of another task."""

@@ -20,6 +20,7 @@ from .answers import FORECAST
 from .attributions import attribution_rows
 from .evaluation_requests import Evaluations
 from .identity import IdentityCheck
+from .input_counts import InputCounts
 from .model_cache import ModelCache
 from .prediction_batches import Batches, ServedModel
 from .requests import (
@@ -72,6 +73,7 @@ class RequestDispatcher:
         batches: Batches,
         analyst: Analyst,
         readings: TableReadings,
+        inputs: InputCounts,
         code_version: str,
     ) -> None:
         self._gate = gate
@@ -80,6 +82,7 @@ class RequestDispatcher:
         self._evaluations = Evaluations(batches)
         self._analyst = analyst
         self._readings = readings
+        self._inputs = inputs
         self._code_version = code_version
         self.counts = PredictionCounts()
         self._long = asyncio.Lock()
@@ -93,7 +96,7 @@ class RequestDispatcher:
             case None:
                 return await self._analyst.ask(body)
             case Predict() | Read():
-                return await self._counted(request, records, connection, header.server_start)
+                return await self._counted(request, records, connection, header.server_start, len(body))
             case Features():
                 model = await self._residents.get(request.version)
                 if (forecast := model.forecast()) is not None:
@@ -127,7 +130,7 @@ class RequestDispatcher:
         if not isinstance(request, Predict) or request.kind in TABLE_KINDS or not self._gate.admits(header.asks):
             return None
         model = self._residents.get_resident(request.version)
-        if model is None:
+        if model is None or (request.measured and not self._inputs.takes_at_once(request.version)):
             return None
         owner = self._residents.owner(request.version)
         started_s, rows = time.monotonic(), request.marked_rows
@@ -139,6 +142,8 @@ class RequestDispatcher:
         if values is None:
             return None
         self.counts.answered(len(rows), time.monotonic() - started_s)
+        if request.measured:
+            self._inputs.add_at_once(request.version, model, rows, len(body))
         return success({"values": values})
 
     def forget(self, connection: int) -> None:
@@ -147,16 +152,19 @@ class RequestDispatcher:
         self._readings.forget(connection)
 
     def close(self) -> None:
-        """End the thread that computes metrics, and those that read tables."""
+        """End the threads that compute metrics, count inputs, and read tables."""
+        self._inputs.close()
         self._evaluations.close()
         self._readings.close()
 
-    async def _counted(self, request: Predict | Read, records: bytes, connection: int, server_start: str) -> bytes:
+    async def _counted(
+        self, request: Predict | Read, records: bytes, connection: int, server_start: str, size_bytes: int
+    ) -> bytes:
         """Return the answer to a request for predictions, and count it with its rows and its time."""
         started_s = time.monotonic()
         try:
             if isinstance(request, Predict):
-                rows, answer = await self._predicted(request, records)
+                rows, answer = await self._predicted(request, records, size_bytes)
             else:
                 rows, answer = await self._page(request, connection, server_start)
         except TensileError:
@@ -165,10 +173,12 @@ class RequestDispatcher:
         self.counts.answered(rows, time.monotonic() - started_s)
         return answer
 
-    async def _predicted(self, request: Predict, records: bytes) -> tuple[int, bytes]:
+    async def _predicted(self, request: Predict, records: bytes, size_bytes: int) -> tuple[int, bytes]:
         model = await self._residents.get(request.version)
         rows = request.rows_of(records)
         values = await self._predict(request, model, rows, self._residents.owner(request.version))
+        if request.measured:
+            await self._inputs.add(request.version, model, rows, size_bytes)
         if request.kind not in TABLE_KINDS:
             return len(rows), await _encode_values(values)
         keys = {"keys": rows.keys()} if isinstance(rows, BinaryRows) else {}
@@ -184,6 +194,8 @@ class RequestDispatcher:
         if rows is None:
             return 0, success({"rows": 0})
         values = await self._predict(request, model, rows, self._residents.owner(request.version))
+        if request.measured:
+            await self._inputs.add(request.version, model, rows, 0)
         answer = model.table_answer(values, request.kind) | {"keys": rows.keys(), "rows": len(rows)}
         return len(rows), success_of(msgspec.json.encode(answer))
 

@@ -26,6 +26,7 @@ import numpy.typing as npt
 
 from indb_tensile.errors import InvariantError, RequestError, UnavailableError
 from indb_tensile.job import ModelVersionId
+from indb_tensile.learning.columns import Columns
 from indb_tensile.learning.encoded_rows import EncodedRows
 from indb_tensile.learning.shapley_values import ShapleyGame
 
@@ -55,6 +56,10 @@ class ServedModel(Protocol):
 
     def features(self) -> Sequence[tuple[str, str]]:
         """Return the names of the columns that a row needs, and their kinds."""
+        ...
+
+    def input_columns(self, rows: Sequence[Any], features: Sequence[str]) -> Columns:
+        """Return these features of rows that the model has predicted for."""
         ...
 
     def odd_columns(self, outputs: npt.NDArray[np.float32]) -> list[list[Any]] | None:

@@ -46,7 +46,8 @@ class Predict(Request, frozen=True, kw_only=True):
     `unnamed` is true if the objects are anonymous SQL records, whose fields are named f1, f2 and so on. Instead of
     `rows`, the request's binary part may have `record_rows` rows, as records in the encoding of `record_send`.
     `columns` are the names and types of their columns, as PostgreSQL of `server_version` sends them. Columns of
-    integers named `keys` follow; the answer has them as JSON.
+    integers named `keys` follow; the answer has them as JSON. If `measured`, the rows are counted by the bins of
+    their inputs.
     """
 
     version: ModelVersionId
@@ -57,6 +58,7 @@ class Predict(Request, frozen=True, kw_only=True):
     keys: list[tuple[str, str]] = []
     record_rows: int = 0
     server_version: int = 0
+    measured: bool = False
 
     def rows_of(self, records: bytes) -> Sequence[Any]:
         """Return the rows of the request, whose binary part is given."""
@@ -74,9 +76,10 @@ class Predict(Request, frozen=True, kw_only=True):
 class Read(Request, frozen=True, kw_only=True):
     """Read a table, and predict its rows that follow the first `after` ones.
 
-    `columns` and `keys` are as in `Predict`. `role` is the oid of the role that asks, `snapshot` the snapshot that
-    its session has exported, and `transaction` the virtual id of the session's transaction, in the process `pid` of
-    the server. A connection reads one table. Each request is complete, so another service can continue.
+    `columns`, `keys` and `measured` are as in `Predict`. `role` is the oid of the role that asks, `snapshot` the
+    snapshot that its session has exported, and `transaction` the virtual id of the session's transaction, in the
+    process `pid` of the server. A connection reads one table. Each request is complete, so another service can
+    continue.
     """
 
     version: ModelVersionId
@@ -92,6 +95,7 @@ class Read(Request, frozen=True, kw_only=True):
     transaction: str
     pid: int
     after: int = 0
+    measured: bool = False
 
     @property
     def fields(self) -> list[tuple[str, CopyEncoding]]:

@@ -7,7 +7,7 @@ from typing import Any, Self, TypeVar
 
 import psycopg
 
-from indb_tensile.catalog import jobs, models, outlooks, plans, predictors, stored_networks
+from indb_tensile.catalog import drift, jobs, models, outlooks, plans, predictors, stored_networks
 from indb_tensile.catalog.connection import WORK_LOCK_TIMEOUT_MS, Connection, LockedError, Session, UnreachableError
 from indb_tensile.catalog.models import StoredVersion
 from indb_tensile.device import backend
@@ -65,6 +65,10 @@ class Store:
             size_bytes=len(stored.weights) + (0 if stored.network is None else len(stored.network.weights)),
             owner_oid=stored.owner_oid,
         )
+
+    def input_bins(self, version: ModelVersionId) -> Mapping[str, Any] | None:
+        """Return the stored bins of a version's inputs, or None if it was stored without bins."""
+        return self._run(lambda connection: drift.load_bins(connection, version), f"the bins of version {version}")
 
     def latencies(self, signatures: Iterable[str]) -> dict[str, tuple[int, int]]:
         """Return latency in ns and workspace in bytes of the operators that have run on this kind of device."""

@@ -170,7 +170,7 @@ def publication(job: ClaimedJob, prepared: Prepared, trained: Trained, judgement
         incumbent_metric=judgement.incumbent_metric,
         incomparable=judgement.incomparable,
         data_digest=prepared.data_digest,
-        figures=judgement.figures,
+        figures={**judgement.figures, **prepared.inputs},
         report=[fact.to_json() for fact in (*prepared.report, *result)],
         training=training_facts(prepared)
         | data_facts(prepared, job.spec)

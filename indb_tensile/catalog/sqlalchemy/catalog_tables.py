@@ -14,6 +14,7 @@ from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
+    Date,
     Double,
     ForeignKey,
     Integer,
@@ -61,6 +62,7 @@ models = Table(
     Column("installation", Uuid, nullable=False),
     Column("created_at", TIME, nullable=False),
     Column("dropped_at", TIME),
+    Column("measure_drift", Boolean, nullable=False),
 )
 
 model_versions = Table(
@@ -118,6 +120,16 @@ version_figures = Table(
     Column("version_id", BigInteger, ForeignKey("model_versions.version_id"), primary_key=True),
     Column("name", Text, primary_key=True),
     Column("figure", JSONB, nullable=False),
+)
+
+predicted_inputs = Table(
+    "predicted_inputs",
+    metadata,
+    Column("version_id", BigInteger, ForeignKey("model_versions.version_id"), primary_key=True),
+    Column("day", Date, primary_key=True),
+    Column("rows", BigInteger, nullable=False),
+    Column("counts", ARRAY(BigInteger), nullable=False),
+    Column("updated_at", TIME, nullable=False),
 )
 
 model_privileges = Table(

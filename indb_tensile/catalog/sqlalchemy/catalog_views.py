@@ -45,6 +45,25 @@ stat_quotas = _view(
     Column("weight", Double),
 )
 
+stat_drift = _view(
+    "stat_drift",
+    Column("model", Text),
+    Column("owner", Name),
+    Column("version", Integer),
+    Column("deployed", Boolean),
+    Column("active", Boolean),
+    Column("feature", Text),
+    Column("measure", Text),
+    Column("psi", Double),
+    Column("reading", Text),
+    Column("predicted_rows", BigInteger),
+    Column("training_rows", BigInteger),
+    Column("first_day", Date),
+    Column("updated_at", TIME),
+    Column("bins", JSONB),
+    Column("reason", Text),
+)
+
 stat_usage = _view(
     "stat_usage",
     Column("owner", Name),

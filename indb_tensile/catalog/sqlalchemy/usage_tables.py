@@ -49,6 +49,15 @@ totals = Table(
     Column("value", Double, nullable=False),
 )
 
+count_batches = Table(
+    "count_batches",
+    metadata,
+    Column("source", Text, primary_key=True),
+    Column("process", Uuid, nullable=False),
+    Column("number", BigInteger, nullable=False),
+    Column("stored_at", TIME, nullable=False),
+)
+
 owner_usage = Table(
     "owner_usage",
     metadata,
