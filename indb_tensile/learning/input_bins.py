@@ -109,15 +109,15 @@ class InputBins:
             numbers[numbers < 0] = np.nan
         else:
             numbers = data.numbers()
-        absent = ~np.isfinite(numbers)
+        places = np.empty(len(numbers), np.int64)
         if self.measure is Measure.BOOLEAN:
-            places = (numbers != 0).astype(np.int64)
+            places[:] = numbers != 0
         else:
-            places = np.asarray(np.searchsorted(self.edges, numbers, side="left"), np.int64)
+            places[:] = np.searchsorted(self.edges, numbers, side="left")
             if self.below:
-                places = places + 1
+                places += 1
                 places[numbers < self.edges[0]] = 0
-        places[absent] = self.size - 1
+        places[~np.isfinite(numbers)] = self.size - 1
         return places
 
     def _shown(self, edge: float) -> str:

@@ -145,7 +145,8 @@ def test_coded_texts_are_counted_as_plain_ones() -> None:
     plain = column_of("city", ColumnKind.TEXT, ["Bern", None, "Rome", "Oslo", "Bern"])
     codes = TextCodes()
     numbers = codes.encode(plain.values)
-    coded = replace(plain, values=CodedTexts(numbers, codes.texts()))
+    values: Any = CodedTexts(numbers, codes.texts())
+    coded = replace(plain, values=values)
 
     assert own.counts(coded).tolist() == own.counts(plain).tolist() == [2, 1, 1, 1]
 

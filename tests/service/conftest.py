@@ -212,6 +212,7 @@ def publish(database: Database, model: str, relation: str, more: str = "") -> Pu
                 bundle=trained.to_json() | {"split": prepared.membership},
                 weights=trained.to_bytes(),
                 parameters=1,
+                figures=prepared.inputs,
                 training={} if claimed.spec.transform is None else {"transform": claimed.spec.transform},
             ),
         )

@@ -1,8 +1,12 @@
-"""Check that a model of counts predicts and is evaluated in the target's own unit by every function."""
+"""Check counts: of a target, in its own unit by every function, and of the inputs that a service predicts for."""
 
 import numpy as np
+import psycopg
 import pytest
 
+from indb_tensile.learning.columns import ColumnKind
+from indb_tensile.learning.input_bins import read_bins
+from indb_tensile.learning.jsonrows import column_of
 from indb_tensile.learning.model_metrics import evaluate
 from tests.conftest import Database
 from worker.predicting.answer_rows import AnswerRows
@@ -40,3 +44,47 @@ def test_counts_are_predicted_in_their_own_unit_by_every_function(database: Data
     encoded = published.prepared.preprocessor.targets_of([row for row, _ in rows])
     held_out = evaluate(target.task, outputs, encoded, published.prepared.preprocessor)
     assert dict(evaluated) == pytest.approx(held_out)
+
+
+def test_every_function_counts_the_inputs_that_it_predicts_for_while_the_owner_asks_for_it(
+    database: Database, service: Service
+) -> None:
+    with database.connect(user="demo") as demo:
+        fill(demo, "baskets", "y", "double precision:n")
+    published = publish(database, "baskets", "baskets", ", target => 'y', task => 'regression'")
+    a, b = published.prepared.inputs["input_counts"]["inputs"]
+    bins = read_bins(published.prepared.inputs["input_bins"])
+    statements = {
+        "select tensile_predict('baskets', v) from baskets as v": 60,
+        "select tensile_predict_batch('baskets', array_agg(v)) from baskets as v": 60,
+        "select * from tensile_predict_table('baskets', 'baskets')": 60,
+        "select tensile_predict_vector('baskets', row(0.25, 'x'))": 1,
+        'select tensile_predict(\'baskets\', \'{"a": null, "b": "unseen"}\')': 1,
+        "select count(*) from (select (tensile_predict_proba('baskets', row('no', 1))).*) as faulty": 0,
+    }
+    with database.connect(user="demo") as demo:
+        demo.execute("select tensile_predict('baskets', v) from baskets as v")
+        demo.execute("select tensile_measure_drift('baskets')")
+        for statement, rows in statements.items():
+            if rows:
+                demo.execute(statement.encode())
+            else:
+                with pytest.raises(psycopg.Error):
+                    demo.execute(statement.encode())
+        demo.execute("select tensile_measure_drift('baskets', false)")
+        demo.execute("select tensile_predict('baskets', v) from baskets as v")
+        service.stop()  # which stores what was counted
+        shown = demo.execute(
+            "select feature, predicted_rows, bins from tensile.stat_drift where model = 'baskets'"
+        ).fetchall()
+        table = demo.execute("select a, b from baskets").fetchall()
+
+    columns = {
+        "a": column_of("a", ColumnKind.FLOAT, [*(own for own, _ in table * 3), 0.25, None]),
+        "b": column_of("b", ColumnKind.TEXT, [*(own for _, own in table * 3), "x", "unseen"]),
+    }
+    assert [(feature, rows) for feature, rows, _ in shown] == [("a", 182), ("b", 182)]
+    for (_, _, own), entry, each in zip(shown, (a, b), bins, strict=True):
+        assert [one["predicted"] for one in own] == each.counts(columns[each.feature]).tolist()
+        assert [one["training"] for one in own] == entry["counts"]
+        assert [one["bin"] for one in own] == each.labels()
