@@ -51,7 +51,7 @@ _TOTAL_COUNTERS = (
         "interruptions",
         "fault",
     ),
-    ("tensile_predictions", "Rows that services predicted.", "predicted_rows", ""),
+    ("tensile_predictions", "Rows that were predicted.", "predicted_rows", ""),
     ("tensile_prediction_faults", "Requests for predictions that services refused.", "prediction_faults", ""),
 )
 

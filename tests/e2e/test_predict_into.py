@@ -103,6 +103,9 @@ def test_answers_are_those_of_predict_table(
 
 
 def test_keys_can_be_joined_and_the_job_is_a_job(service: Service, demo: Connection) -> None:
+    total = "select coalesce(sum(value), 0) from tensile.totals where name = 'predicted_rows'"
+    before = service.value(total)
+    demo.execute("select tensile_measure_drift('into_y')")
     job = predict(demo, "'into_y', 'into_rows', '\"An swer\"', priority => 3, idempotency_key => 'into'")
     again = predict(demo, "'into_y', 'into_rows', '\"An swer\"', idempotency_key => 'into'")
     assert again == job
@@ -110,6 +113,15 @@ def test_keys_can_be_joined_and_the_job_is_a_job(service: Service, demo: Connect
     assert rows(demo, 'select count(*), count(value) from into_rows join "An swer" using (id, part)') == [(300, 300)]
     state = rows(demo, f"select state::text, model, version, priority from tensile.stat_jobs where job_id = {job}")
     assert state == [("succeeded", "into_y", 1, 3)]
+    assert service.value(total) >= before + 300, "they are counted with those that the service predicts meanwhile"
+    drift = "select feature, reading, bins from tensile.stat_drift where model = 'into_y' order by feature"
+    columns = {feature: (reading, bins) for feature, reading, bins in rows(demo, drift)}
+    assert list(columns) == ["a", "b", "u"]
+    assert {reading for reading, _ in columns.values()} == {"stable"}, "the rows are those of the training and others"
+    counted = [(own["bin"], own["predicted"]) for own in columns["b"][1]]
+    assert counted == [('"blue"', 150), ('"red"', 150), ("other", 0), ("missing", 0)]
+    assert columns["u"][1][-1]["predicted"] == 60
+    demo.execute("select tensile_measure_drift('into_y', false)")
     kinds = [kind for (kind,) in rows(demo, f"select kind from tensile.job_events where job_id = {job}")]
     assert "predicted" in kinds
     with pytest.raises(psycopg.errors.DuplicateTable, match=r'relation "public\.An swer" already exists'):

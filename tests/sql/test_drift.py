@@ -14,6 +14,7 @@ from psycopg.types.json import Jsonb
 from indb_tensile.catalog.drift import InputAmounts, add_inputs
 from indb_tensile.job import ModelVersionId
 from tests.conftest import Database
+from tests.docs.pages import ROOT, Page
 
 from .conftest import Connection, Refused, Serve, refused, value
 from .fakes import echo
@@ -216,3 +217,26 @@ def test_faulty_calls_of_measure_drift_are_refused(alice: Connection) -> None:
     assert refused(alice, "select tensile_measure_drift('drifts', null)") == Refused(
         "22004", "active is null", None, "Give true to count the inputs of predictions, or false to stop counting."
     )
+
+
+def test_statements_of_the_how_to_page_train_a_model_again_whose_inputs_have_drifted(
+    database: Database, alice: Connection, admin: Connection, binned: ModelVersionId
+) -> None:
+    blocks = (block.text for block in Page(ROOT / "docs/user/howto.md").blocks)
+    (text,) = (text for text in blocks if "function retrain_drifted" in text)
+    create = text[: text.index("end;") + len("end;")]
+    with database.connect("tensile_worker") as worker:
+        add_inputs(worker, [InputAmounts(version=binned, rows=400, counts=[400, 0, 0, 360, 30, 10])])
+    alice.execute(create.encode())
+    first = value(alice, "select tensile_train('flowers', 'iris', 'species')")
+    admin.execute(
+        """update tensile.jobs set state = 'cancelled', finished_at = now() - interval '8 days';
+           update tensile.models as m set last_spec = j.spec, last_job_id = j.job_id from tensile.jobs as j"""
+    )
+
+    assert alice.execute("select * from retrain_drifted()").fetchall() == [], "its drift is not measured now"
+    alice.execute("select tensile_measure_drift('flowers')")
+    ((model, job),) = alice.execute("select * from retrain_drifted()").fetchall()
+    assert (model, job) == ("flowers", first + 1)
+    assert value(alice, "select state::text from tensile.stat_jobs where job_id = %s", job) == "queued"
+    assert alice.execute("select * from retrain_drifted()").fetchall() == [], "it is being trained"
