@@ -94,9 +94,12 @@ $$;
 comment on function tensile.raise_error(text, text, text, text) is
   'raises an error with this SQLSTATE, message, DETAIL and HINT';
 
--- Errors are raised here, because PL/Python would put the class of its exception before each message. Each PL/pgSQL
--- function between the client and the error adds a line of CONTEXT. So this function raises errors itself, without
--- calling raise_error, and public functions call it from SQL that PostgreSQL inlines.
+-- Errors are raised by PL/pgSQL, because PL/Python would put the class of its exception before each message. Each
+-- PL/pgSQL function between the client and the error adds a line of CONTEXT, and the function that raises the error adds
+-- one too, which nothing can prevent. So functions that a user may call for one row raise the errors of answers
+-- themselves: the installer writes sql/fragments/raise_answer.sql, which reads the variable `answer`, in place of the
+-- placeholder RAISE_ANSWER, and sql/fragments/require_user.sql in place of REQUIRE_USER. Other public functions call
+-- this function from SQL that PostgreSQL inlines.
 --
 -- All roles may execute this function, because public functions that all roles may call need it. A role without USAGE
 -- on the schema cannot call it by name.
@@ -107,57 +110,26 @@ create function tensile.call(verb text, request jsonb, rows jsonb[] default null
 as $$
 declare
   answer jsonb;
-  code text;
-  message text;
-  detail_text text;
-  hint_text text;
 begin
-  perform public.tensile_require_role('tensile_user');
+  @REQUIRE_USER@
   answer := tensile.bridge(verb, request, rows);
-  if (answer -> 'ok')::boolean then
-    return answer -> 'result';
-  end if;
-  code := answer #>> '{error,sqlstate}';
-  message := answer #>> '{error,message}';
-  detail_text := answer #>> '{error,detail}';
-  hint_text := answer #>> '{error,hint}';
-  -- PostgreSQL would show an empty DETAIL or HINT.
-  if detail_text <> '' and hint_text <> '' then
-    raise exception '%', message using errcode = code, detail = detail_text, hint = hint_text;
-  elsif detail_text <> '' then
-    raise exception '%', message using errcode = code, detail = detail_text;
-  elsif hint_text <> '' then
-    raise exception '%', message using errcode = code, hint = hint_text;
-  end if;
-  raise exception '%', message using errcode = code;
+  @RAISE_ANSWER@
+  return answer -> 'result';
 end
 $$;
 comment on function tensile.call(text, jsonb, jsonb[]) is
   'returns the result of tensile.bridge, or raises its error; raises an error for a role that is not a member of '
   'tensile_user';
 
--- Raises the error of a page, as tensile.call does, and as there without calling raise_error, which would add lines of
--- CONTEXT. Returns null for a page without an error: the function is strict.
+-- Returns null for a page without an error: the function is strict.
 create function tensile.page_error(error text) returns text
   language plpgsql stable strict
   set search_path = pg_catalog, pg_temp
 as $$
 declare
-  fields constant json := error;
-  code constant text := fields ->> 'sqlstate';
-  message constant text := fields ->> 'message';
-  more constant text := fields ->> 'detail';
-  way_out constant text := fields ->> 'hint';
+  answer constant jsonb := jsonb_build_object('ok', false, 'error', error::jsonb);
 begin
-  -- PostgreSQL would show an empty DETAIL or HINT.
-  if more <> '' and way_out <> '' then
-    raise exception '%', message using errcode = code, detail = more, hint = way_out;
-  elsif more <> '' then
-    raise exception '%', message using errcode = code, detail = more;
-  elsif way_out <> '' then
-    raise exception '%', message using errcode = code, hint = way_out;
-  end if;
-  raise exception '%', message using errcode = code;
+  @RAISE_ANSWER@
 end
 $$;
 comment on function tensile.page_error(text) is 'raises the error of a page of tensile.prediction_pages';

@@ -7,13 +7,14 @@ create function tensile.figure_rows(
 ) returns setof jsonb
   language plpgsql volatile parallel unsafe rows 100
 as $$
+declare
+  answer jsonb;
 begin
-  perform public.tensile_require_role('tensile_user');
+  answer := tensile.call('figure', options || jsonb_build_object(
+    'figure', figure, 'model', model, 'version', version, 'relation', relation::bigint,
+    'search_path', callers_path));
   return query
-  select entry.value
-    from jsonb_array_elements(tensile.call('figure', options || jsonb_build_object(
-      'figure', figure, 'model', model, 'version', version, 'relation', relation::bigint,
-      'search_path', callers_path)) -> 'rows') with ordinality as entry (value, place)
+  select entry.value from jsonb_array_elements(answer -> 'rows') with ordinality as entry (value, place)
    order by entry.place;
 end
 $$;
@@ -125,18 +126,22 @@ create function tensile.attributions(
   language plpgsql stable parallel unsafe
   set lock_timeout = '2s'
 as $$
+declare
+  fault jsonb;
 begin
-  perform public.tensile_require_role('tensile_user');
   if pg_column_size(input) >= 32768 then
-    perform tensile.check_row_size(input, 1);
+    fault := tensile.row_fault(input, 1);
+    if fault is not null then
+      return fault;
+    end if;
   end if;
-  return tensile.call('explain_prediction', jsonb_build_object(
+  return tensile.bridge('explain_prediction', jsonb_build_object(
     'model', model, 'version', version, 'label', label, 'seed', seed,
-    'form', tensile.row_form(pg_typeof(input))), array[to_jsonb(input)]) -> 'rows';
+    'form', tensile.row_form(pg_typeof(input))), array[to_jsonb(input)]);
 end
 $$;
 comment on function tensile.attributions(text, anycompatible, integer, text, bigint) is
-  'implements tensile_explain_prediction: returns a list for each column';
+  'implements tensile_explain_prediction: returns the bridge''s answer with a list for each column, or with an error';
 
 create function public.tensile_explain_prediction(
   model text, input anycompatible, version integer default null, label text default null, seed bigint default 0
@@ -146,13 +151,16 @@ create function public.tensile_explain_prediction(
 )
   language plpgsql stable parallel unsafe rows 30
 as $$
+declare
+  answer jsonb;
 begin
-  perform public.tensile_require_role('tensile_user');
+  @REQUIRE_USER@
+  answer := tensile.attributions(model, input, version, label, seed);
+  @RAISE_ANSWER@
   return query
   select entry.value ->> 0, (entry.value ->> 1)::double precision, (entry.value ->> 2)::double precision,
          entry.value ->> 3, (entry.value ->> 4)::double precision, (entry.value ->> 5)::double precision
-    from jsonb_array_elements(tensile.attributions(model, input, version, label, seed))
-         with ordinality as entry (value, place)
+    from jsonb_array_elements(answer #> '{result,rows}') with ordinality as entry (value, place)
    order by entry.place;
 end
 $$;

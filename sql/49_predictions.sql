@@ -22,7 +22,7 @@ end
 $$;
 comment on function tensile.row_bytes(anyelement) is 'returns the uncompressed size of a row or of another value';
 
-create function tensile.check_row_size(input anycompatible, row_number bigint) returns boolean
+create function tensile.row_fault(input anycompatible, row_number bigint) returns jsonb
   language plpgsql stable parallel unsafe
 as $$
 declare
@@ -31,6 +31,8 @@ declare
   type_name constant text := pg_catalog.pg_typeof(input)::text;
   size_bytes bigint := pg_catalog.pg_column_size(input);
   elements bigint;
+  fault text;
+  way_out text;
 begin
   if pg_catalog.right(type_name, 2) operator(pg_catalog.=) '[]' then
     elements := pg_catalog.cardinality(input);
@@ -45,19 +47,35 @@ begin
     size_bytes := tensile.row_bytes(input);
   end if;
   if elements operator(pg_catalog.>) most_elements then
-    raise exception 'row % has % values, more than the % that a row may have', row_number, elements, most_elements
-      using errcode = 'program_limit_exceeded', hint = 'Predict for an array of fewer values.';
+    fault := pg_catalog.format('row %s has %s values, more than the %s that a row may have',
+                               row_number, elements, most_elements);
+    way_out := 'Predict for an array of fewer values.';
   elsif size_bytes operator(pg_catalog.>) most_bytes then
-    raise exception 'row % has % bytes, more than the % that a row may have', row_number, size_bytes, most_bytes
-      using errcode = 'program_limit_exceeded',
-            hint = 'Give the model''s columns only, or arrays of fewer values.';
+    fault := pg_catalog.format('row %s has %s bytes, more than the %s that a row may have',
+                               row_number, size_bytes, most_bytes);
+    way_out := 'Give the model''s columns only, or arrays of fewer values.';
   end if;
+  return case when fault is not null
+              then pg_catalog.jsonb_build_object('ok', false, 'error', pg_catalog.jsonb_build_object(
+                     'sqlstate', '54000', 'message', fault, 'detail', '', 'hint', way_out)) end;
+end
+$$;
+comment on function tensile.row_fault(anycompatible, bigint) is
+  'returns null, or the answer that a row is refused with which has more than 8 MB, or an array with more than a million '
+  'values. Called for rows above 32 kB';
+
+create function tensile.check_row_size(input anycompatible, row_number bigint) returns boolean
+  language plpgsql stable parallel unsafe
+as $$
+declare
+  answer constant jsonb := tensile.row_fault(input, row_number);
+begin
+  @RAISE_ANSWER@
   return true;
 end
 $$;
 comment on function tensile.check_row_size(anycompatible, bigint) is
-  'returns true, or raises an error if a row has more than 8 MB or an array more than a million values. Called for '
-  'rows above 32 kB';
+  'returns true, or raises the error of tensile.row_fault()';
 
 create function tensile.row_form(input regtype) returns text
   language plpgsql immutable parallel safe
@@ -79,26 +97,36 @@ create function tensile.prediction(
   language plpgsql stable parallel unsafe
   set lock_timeout = '2s'
 as $$
+declare
+  fault jsonb;
 begin
   -- PostgreSQL compresses at most 255 times, so a value of 8 MB has at least 32 kB when it is compressed.
   if pg_column_size(input) >= 32768 then
-    perform tensile.check_row_size(input, 1);
+    fault := tensile.row_fault(input, 1);
+    if fault is not null then
+      return fault;
+    end if;
   end if;
-  return tensile.call('predict', jsonb_build_object(
+  return tensile.bridge('predict', jsonb_build_object(
     'model', model, 'version', version, 'kind', kind, 'form', tensile.row_form(pg_typeof(input))),
-    array[to_jsonb(input)]) #> '{values,0}';
+    array[to_jsonb(input)]);
 end
 $$;
 comment on function tensile.prediction(text, anycompatible, integer, text) is
-  'returns one prediction, of kind value, label, labels, proba, vector or values';
+  'returns the bridge''s answer with one prediction, of kind value, label, labels, proba, vector, values or embedding, or '
+  'with an error, which the caller raises';
 
 create function public.tensile_predict(model text, input anycompatible, version integer default null)
   returns double precision
   language plpgsql stable parallel unsafe
 as $$
+declare
+  answer jsonb;
 begin
-  perform public.tensile_require_role('tensile_user');
-  return (tensile.prediction(model, input, version, 'value') #>> '{}')::double precision;
+  @REQUIRE_USER@
+  answer := tensile.prediction(model, input, version, 'value');
+  @RAISE_ANSWER@
+  return (answer #>> '{result,values,0}')::double precision;
 end
 $$;
 comment on function public.tensile_predict(text, anycompatible, integer) is
@@ -108,9 +136,13 @@ create function public.tensile_predict_label(model text, input anycompatible, ve
   returns text
   language plpgsql stable parallel unsafe
 as $$
+declare
+  answer jsonb;
 begin
-  perform public.tensile_require_role('tensile_user');
-  return tensile.prediction(model, input, version, 'label') #>> '{}';
+  @REQUIRE_USER@
+  answer := tensile.prediction(model, input, version, 'label');
+  @RAISE_ANSWER@
+  return answer #>> '{result,values,0}';
 end
 $$;
 comment on function public.tensile_predict_label(text, anycompatible, integer) is
@@ -120,9 +152,13 @@ create function public.tensile_predict_labels(model text, input anycompatible, v
   returns text[]
   language plpgsql stable parallel unsafe
 as $$
+declare
+  answer jsonb;
 begin
-  perform public.tensile_require_role('tensile_user');
-  return tensile.texts_of(nullif(tensile.prediction(model, input, version, 'labels'), 'null'));
+  @REQUIRE_USER@
+  answer := tensile.prediction(model, input, version, 'labels');
+  @RAISE_ANSWER@
+  return tensile.texts_of(nullif(answer #> '{result,values,0}', 'null'));
 end
 $$;
 comment on function public.tensile_predict_labels(text, anycompatible, integer) is
@@ -132,11 +168,15 @@ create function public.tensile_predict_proba(model text, input anycompatible, ve
   returns table (label text, probability double precision)
   language plpgsql stable parallel unsafe rows 10
 as $$
+declare
+  answer jsonb;
 begin
-  perform public.tensile_require_role('tensile_user');
+  @REQUIRE_USER@
+  answer := tensile.prediction(model, input, version, 'proba');
+  @RAISE_ANSWER@
   return query
   select entry.key, entry.value::double precision
-    from jsonb_each_text(nullif(tensile.prediction(model, input, version, 'proba'), 'null')) as entry
+    from jsonb_each_text(nullif(answer #> '{result,values,0}', 'null')) as entry
    order by entry.value::double precision desc, entry.key;
 end
 $$;
@@ -148,14 +188,12 @@ create function public.tensile_predict_vector(model text, input anycompatible, v
   language plpgsql stable parallel unsafe
 as $$
 declare
-  outputs jsonb;
+  answer jsonb;
 begin
-  perform public.tensile_require_role('tensile_user');
-  outputs := nullif(tensile.prediction(model, input, version, 'vector'), 'null');
-  return case when outputs is not null
-              then array(select entry.value::double precision
-                           from jsonb_array_elements_text(outputs) with ordinality as entry (value, place)
-                          order by entry.place) end;
+  @REQUIRE_USER@
+  answer := tensile.prediction(model, input, version, 'vector');
+  @RAISE_ANSWER@
+  return tensile.texts_of(nullif(answer #> '{result,values,0}', 'null'))::double precision[];
 end
 $$;
 comment on function public.tensile_predict_vector(text, anycompatible, integer) is
@@ -165,9 +203,13 @@ create function public.tensile_predict_values(model text, input anycompatible, v
   returns double precision[]
   language plpgsql stable parallel unsafe
 as $$
+declare
+  answer jsonb;
 begin
-  perform public.tensile_require_role('tensile_user');
-  return tensile.texts_of(nullif(tensile.prediction(model, input, version, 'values'), 'null'))::double precision[];
+  @REQUIRE_USER@
+  answer := tensile.prediction(model, input, version, 'values');
+  @RAISE_ANSWER@
+  return tensile.texts_of(nullif(answer #> '{result,values,0}', 'null'))::double precision[];
 end
 $$;
 comment on function public.tensile_predict_values(text, anycompatible, integer) is
@@ -178,9 +220,13 @@ create function public.tensile_embed(model text, input anycompatible, version in
   returns real[]
   language plpgsql stable parallel unsafe
 as $$
+declare
+  answer jsonb;
 begin
-  perform public.tensile_require_role('tensile_user');
-  return tensile.texts_of(nullif(tensile.prediction(model, input, version, 'embedding'), 'null'))::real[];
+  @REQUIRE_USER@
+  answer := tensile.prediction(model, input, version, 'embedding');
+  @RAISE_ANSWER@
+  return tensile.texts_of(nullif(answer #> '{result,values,0}', 'null'))::real[];
 end
 $$;
 comment on function public.tensile_embed(text, anycompatible, integer) is
@@ -194,13 +240,13 @@ create function tensile.prediction_part(
   language plpgsql stable parallel unsafe
 as $$
 begin
-  return tensile.call('predict', jsonb_build_object(
+  return tensile.bridge('predict', jsonb_build_object(
     'model', model, 'version', version, 'kind', kind, 'form', form, 'first_row', first_row), rows);
 end
 $$;
 comment on function tensile.prediction_part(text, integer, text, text, bigint, jsonb[]) is
-  'predicts for a part of a batch, whose first row has this number; returns the answers and the number of the version '
-  'that made them';
+  'predicts for a part of a batch, whose first row has this number; returns the bridge''s answer with the predictions and '
+  'the number of the version that made them, or with an error';
 
 create function tensile.texts_of(list jsonb) returns text[]
   language plpgsql immutable parallel safe
@@ -253,9 +299,10 @@ begin
           from jsonb_array_elements(
                  to_jsonb(list.f1[at_row:least(at_row + slice_rows - 1, array_upper(list.f1, 1))]))
                with ordinality as entry (value, place) order by entry.place));
-      version := (answer ->> 'version')::integer;
-      row_number := row_number + jsonb_array_length(answer -> 'values');
-      answers := answers || tensile.texts_of(answer -> 'values');
+      @RAISE_ANSWER@
+      version := (answer #>> '{result,version}')::integer;
+      row_number := row_number + jsonb_array_length(answer #> '{result,values}');
+      answers := answers || tensile.texts_of(answer #> '{result,values}');
     end loop;
     return answers;
   end if;
@@ -268,8 +315,9 @@ begin
     row_number := row_number + 1;
     if cardinality(rows) > 0 and (held_bytes + row_bytes > part_bytes or cardinality(rows) = part_rows) then
       answer := tensile.prediction_part(model, version, kind, form, row_number - cardinality(rows), rows);
-      version := (answer ->> 'version')::integer;
-      answers := answers || tensile.texts_of(answer -> 'values');
+      @RAISE_ANSWER@
+      version := (answer #>> '{result,version}')::integer;
+      answers := answers || tensile.texts_of(answer #> '{result,values}');
       rows := '{}';
       held_bytes := 0;
     end if;
@@ -277,8 +325,9 @@ begin
     held_bytes := held_bytes + row_bytes;
   end loop;
   answer := tensile.prediction_part(model, version, kind, form, row_number + 1 - cardinality(rows), rows);
+  @RAISE_ANSWER@
   if list.f1 is not null then
-    return answers || tensile.texts_of(answer -> 'values');
+    return answers || tensile.texts_of(answer #> '{result,values}');
   end if;
   return null;
 end
@@ -296,7 +345,8 @@ as $$
     then tensile.predictions(model, row(inputs), inputs[null::integer], version, 0, kind)
     else array(
       with used as materialized (
-        select tensile.prediction_part(model, version, kind, 'value', 1, '{}') ->> 'version' as number,
+        -- If there is no version, the number is null, and tensile.predictions raises the error.
+        select tensile.prediction_part(model, version, kind, 'value', 1, '{}') #>> '{result,version}' as number,
                array_lower(inputs, 1) as first, array_upper(inputs, 1) as last,
                greatest(4096, array_length(inputs, 1) / 16) as step)
       select entry.value
@@ -713,12 +763,14 @@ create function tensile.evaluation(model text, relation oid, version integer, ca
   language plpgsql volatile parallel unsafe rows 5
 as $$
 #variable_conflict use_column
+declare
+  answer jsonb;
 begin
-  perform public.tensile_require_role('tensile_user');
+  answer := tensile.call('evaluate', jsonb_build_object(
+    'model', model, 'version', version, 'relation', relation::bigint, 'search_path', callers_path));
   return query
   select entry.key, entry.value::double precision
-    from jsonb_each_text(tensile.call('evaluate', jsonb_build_object(
-      'model', model, 'version', version, 'relation', relation::bigint, 'search_path', callers_path)) -> 'metrics') as entry
+    from jsonb_each_text(answer -> 'metrics') as entry
    order by entry.key;
 end
 $$;

@@ -598,6 +598,7 @@ begin
            and p.proname in ('training_request', 'train', 'follow_job', 'prediction', 'prediction_part',
                              'predictions', 'batch', 'create_predict_view', 'create_predict_function',
                              'predict_column', 'prediction_function', 'row_form', 'row_bytes', 'row_json', 'key_text', 'check_row_size',
+                             'row_fault',
                              'texts_of', 'evaluation', 'repeat_job', 'repeat_training', 'split_parts', 'checks',
                              'raise_no_job', 'raise_no_change',
                              'predict_into', 'view_parts', 'figure_rows', 'attributions',

@@ -2,8 +2,9 @@
 
 The source is the files `sql/*.sql` in the order of their names. These placeholders in the source are replaced:
 `@VERSION@`; `@BRIDGE_SOURCES@` by the Python modules that the bridge function compiles (bridge_sources.py);
-`@TRAIN_PARAMETERS@` and its relatives by the parameters of `tensile_train` (train_signature.py); and `@DIGEST@` by
-the digest of the whole source, which tells two sources of the same version apart.
+`@TRAIN_PARAMETERS@` and its relatives by the parameters of `tensile_train` (train_signature.py); `@RAISE_ANSWER@` and
+`@REQUIRE_USER@` by the files of these names in `sql/fragments/`; and `@DIGEST@` by the digest of the whole source,
+which tells two sources of the same version apart.
 """
 
 import hashlib
@@ -28,6 +29,7 @@ SCRIPT = "script"
 _PACKAGE = Path(__file__).resolve().parents[1]
 _EXTENSION_ONLY = "90_dump.sql"
 _DECLARES_TRAIN = "50_functions.sql"
+_FRAGMENTS = ("raise_answer", "require_user")  # parts of functions that several functions share
 _FIRST_LINE = '\\echo Use "create extension tensile cascade" to load this file. \\quit\n'
 _FIRST_LINE_OF_UPGRADE = '\\echo Use "alter extension tensile update" to load this file. \\quit\n'
 _PUBLIC = re.compile(r"^create (?:function|procedure) public\.(\w+)", re.MULTILINE)
@@ -268,6 +270,9 @@ def _joined(paths: list[Path]) -> str:
 def _filled(source: str, *, digest: str) -> str:
     declaring = (sql_directory() / _DECLARES_TRAIN).read_text(encoding="utf-8")
     texts = {"@VERSION@": VERSION, "@DIGEST@": digest, "@BRIDGE_SOURCES@": bridge_sources()}
+    for name in _FRAGMENTS:
+        fragment = (sql_directory() / "fragments" / f"{name}.sql").read_text(encoding="utf-8")
+        texts[f"@{name.upper()}@"] = fragment.rstrip()
     filled = fill_train_signature(source, declaring)
     for placeholder, text in texts.items():
         filled = filled.replace(placeholder, text)

@@ -229,13 +229,13 @@ select t.jobs, max(t.stp_foretold) as foretold, max(t.stp_measured) as measured
  group by t.jobs order by t.jobs;
 
 -- predict --
-select (tensile.prediction(%(model)s::text, %(row)s::jsonb, %(version)s::int4, 'value') #>> '{}')::float8;
+select public.tensile_predict(%(model)s::text, %(row)s::jsonb, %(version)s::int4);
 
 -- predict_label --
-select tensile.prediction(%(model)s::text, %(row)s::jsonb, %(version)s::int4, 'label') #>> '{}';
+select public.tensile_predict_label(%(model)s::text, %(row)s::jsonb, %(version)s::int4);
 
 -- predict_values --
-select tensile.prediction(%(model)s::text, %(row)s::jsonb, %(version)s::int4, 'values');
+select pg_catalog.to_jsonb(public.tensile_predict_values(%(model)s::text, %(row)s::jsonb, %(version)s::int4));
 
 -- plans --
 select p.generation, p.reason, p.policy, p.vanilla_peak_bytes, p.liveness_peak_bytes, p.floor_bytes,

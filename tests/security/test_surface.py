@@ -21,6 +21,7 @@ PUBLIC = {"tensile_require_role(name)": "returns nothing, or an error if the cal
 # What an ordinary user may read or call although it belongs to nobody or to others, and why.
 SHARED = PUBLIC | {
     "tensile.active_jobs()": "counts of jobs by controller, without names: why a job waits",
+    "tensile.attributions(text,anycompatible,integer,text,bigint)": "calls the bridge, which see",
     "tensile.awaited_words(bigint)": "reads the dependencies that the caller sees",
     "tensile.bridge(text,jsonb,jsonb[])": "checks privileges itself, and returns errors as answers",
     "tensile.catalog_digest()": "a digest of the catalog's source",
@@ -42,11 +43,14 @@ SHARED = PUBLIC | {
     "tensile.owners_at_limit(integer,oid)": "counts the jobs that the caller sees",
     "tensile.page_error(text)": "raises an error of the caller's own making",
     "tensile.population_stability(bigint[],bigint[])": "computes with the caller's own arguments",
+    "tensile.prediction(text,anycompatible,integer,text)": "calls the bridge, which see",
     "tensile.prediction_function(text)": "names functions",
+    "tensile.prediction_part(text,integer,text,text,bigint,jsonb[])": "calls the bridge, which see",
     "tensile.prediction_pages(bigint,text)": "an error, unless the caller has prepared the reading",
     "tensile.previous_version(bigint)": "reads the deployments that the caller sees",
     "tensile.queue_positions(bigint[])": "the number of jobs before a job, without names",
     "tensile.quota_of(oid)": "defaults, and the quota of the caller's own role",
+    "tensile.row_fault(anycompatible,bigint)": "measures the caller's own argument",
     "tensile.row_bytes(anyelement)": "measures the caller's own argument",
     "tensile.relation_title(oid,text,text)": "formats the caller's own arguments",
     "tensile.row_form(regtype)": "describes the caller's own argument",
