@@ -32,7 +32,7 @@ def checkout(open_directory: Path) -> Iterator[Path]:
     """Another checkout: copies of the package's Python files, and a pyproject.toml."""
     top = open_directory / "checkout"
     package = Path(module.__file__).parent
-    for name in ("cli", "catalog"):
+    for name in ("cli", "catalog", "request"):
         shutil.copytree(package / name, top / "indb_tensile" / name, ignore=shutil.ignore_patterns("__pycache__"))
     for source in package.glob("*.py"):
         shutil.copy(source, top / "indb_tensile")
