@@ -77,6 +77,18 @@ class Park(Message, frozen=True, kw_only=True):
     in_memory: bool = True
 
 
+class Lend(Message, frozen=True, kw_only=True):
+    """Lend the trainer so many bytes of the device beside its plan, for its next batch; 0 takes them back.
+
+    The ledger already grants the bytes. `number` counts the orders of this kind, from 1. The trainer answers
+    `Lent` when it has given them back. It also gives them back with every `Adopt` and `Park`, without an answer
+    of its own.
+    """
+
+    number: int
+    size_bytes: int
+
+
 # --- trainer to controller -------------------------------------------------------------------------------------
 
 
@@ -149,6 +161,17 @@ class Parked(Message, frozen=True, kw_only=True):
     host_bytes: int
 
 
+class Lent(Message, frozen=True, kw_only=True):
+    """The trainer has so many bytes now of those that it was lent for its next batch. `number` is the last order's.
+
+    It sends 0 without being asked if it cannot use the loan, and after its last step.
+    """
+
+    job: JobId
+    number: int
+    size_bytes: int
+
+
 class LeftPhases(Message, frozen=True, kw_only=True):
     """The job iterates no more in this round, and has given back what the round had lent to it."""
 
@@ -218,6 +241,7 @@ AnyMessage = (
     | Adopt
     | LeavePhases
     | Park
+    | Lend
     | Ready
     | Captured
     | Calibrated
@@ -225,6 +249,7 @@ AnyMessage = (
     | Misplaced
     | Adopted
     | Parked
+    | Lent
     | LeftPhases
     | Measured
     | Progressed

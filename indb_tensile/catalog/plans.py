@@ -72,6 +72,7 @@ class JobUse:
     used_bytes: int
     high_water_bytes: int
     speed: float | None = None  # of its iterations, relative to alone on the device with all the memory
+    lent_bytes: int = 0  # of the grant, until another job needs them
 
 
 def known_latencies(

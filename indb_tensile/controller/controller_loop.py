@@ -38,6 +38,7 @@ from indb_tensile.messages import (
     Calibrate,
     Failed,
     LeavePhases,
+    Lend,
     Message,
     Park,
     Progressed,
@@ -52,6 +53,7 @@ from indb_tensile.scheduler.admission.admission_orders import (
     EndTrainer,
     GrantCalibration,
     LeaveRound,
+    LendForBatch,
     Order,
     ParkJob,
     PlayPart,
@@ -428,6 +430,8 @@ class Controller:
                 self._rounds.end()
             case ParkJob(trainer=trainer, number=number, in_memory=in_memory):
                 self._trainers.send(trainer, Park(number=number, in_memory=in_memory))
+            case LendForBatch(trainer=trainer, number=number, size_bytes=size_bytes):
+                self._trainers.send(trainer, Lend(number=number, size_bytes=size_bytes))
             case EndTrainer(trainer=trainer, method=method):
                 self._trainers.end(trainer, method)
             case ReleaseTrainer(trainer=trainer):

@@ -244,7 +244,7 @@ class DeviceMemory:
         whole, load = self._account.device_usage(), self._gauge.read()
         speeds = dict(pool.running_set.speeds)
         shares = tuple(
-            replace(share, speed=speeds.get(share.job))
+            replace(share, speed=speeds.get(share.job), lent_bytes=member.lent_bytes)
             for member in pool.members
             if (share := self._share(member.job.job, member.trainer)) is not None
         )

@@ -9,6 +9,7 @@ from indb_tensile.messages import (
     Failed,
     Finished,
     LeftPhases,
+    Lent,
     Measured,
     Message,
     Misplaced,
@@ -18,6 +19,7 @@ from indb_tensile.messages import (
 )
 from indb_tensile.scheduler.admission.events import (
     Adoption,
+    BatchLoan,
     Calibration,
     Capture,
     Correction,
@@ -65,6 +67,8 @@ def fact(trainer: TrainerId, message: Message) -> Event | None:  # noqa: C901 - 
             return Adoption(trainer=trainer, generation=generation)
         case Parked():
             return Parking(trainer=trainer, number=message.number, host_bytes=message.host_bytes)
+        case Lent(number=number, size_bytes=size_bytes):
+            return BatchLoan(trainer=trainer, number=number, size_bytes=size_bytes)
         case LeftPhases(number=number):
             return RoundLeft(trainer=trainer, number=number)
         case Measured():

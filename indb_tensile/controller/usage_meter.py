@@ -1,9 +1,10 @@
 """Measures how much each job uses the device, from the device's use as it is recorded once a second.
 
 A job with device memory uses the device in the larger of two shares (dominant resource fairness, Ghodsi et al. 2011):
-its granted part of the budget, and its part of the compute, which is taken as equal for all jobs with memory. Each
-moment stands for the time since the previous one. A job that starts or ends between two moments is charged the whole
-interval or nothing of it, which is right on average.
+its granted part of the budget, and its part of the compute, which is taken as equal for all jobs with memory. Memory
+that it is lent for its next batch, until others need it, is not charged. Each moment stands for the time since the
+previous one. A job that starts or ends between two moments is charged the whole interval or nothing of it, which is
+right on average.
 """
 
 from collections.abc import Sequence
@@ -30,11 +31,12 @@ class UsageMeter:
             return
         for share in computing:
             before = self._pending.get(share.job) or _nothing(share.job)
-            part = max(1 / len(computing), min(1.0, share.granted_bytes / max(1, budget_bytes)))
+            own_bytes = share.granted_bytes - share.lent_bytes
+            part = max(1 / len(computing), min(1.0, own_bytes / max(1, budget_bytes)))
             self._pending[share.job] = replace(
                 before,
                 device_s=before.device_s + elapsed_s * part,
-                byte_s=before.byte_s + elapsed_s * share.granted_bytes,
+                byte_s=before.byte_s + elapsed_s * own_bytes,
                 running_s=before.running_s + elapsed_s,
                 measured_s=before.measured_s + (0.0 if share.speed is None else elapsed_s),
                 alone_s=before.alone_s + elapsed_s * (share.speed or 0.0),

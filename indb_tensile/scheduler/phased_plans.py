@@ -107,7 +107,13 @@ def forecasts(
 ) -> tuple[Forecast, ...]:
     """Return the simulator's forecasts of all training steps side by side."""
     runs = [
-        JobRun(graph=workload.graphs[0], plan=chosen[0], latency_ns=workload.latency_ns[0], batch=workload.batch)
+        JobRun(
+            graph=workload.graphs[0],
+            plan=chosen[0],
+            latency_ns=workload.latency_ns[0],
+            batch=workload.batch,
+            beside=workload.batch_beside,
+        )
         for workload, chosen in zip(workloads, plans, strict=True)
     ]
     return simulate(runs, link, compute=compute, schedules=schedules, cache=cache) if runs else ()

@@ -23,7 +23,8 @@ class Workload:
     operator. The latencies are those in the graph. In a round no iteration runs as a graph (round_plans.py).
 
     `batch` names the tensors that the trainer uploads for the next iteration while the present one runs, where the
-    plan has room (memory/next_batch.py). It is empty if the trainer never does.
+    plan has room (memory/next_batch.py). It is empty if the trainer never does. With `batch_beside` the job is lent
+    memory for them beside its plan (admission/batch_loans.py). No plan is made with that: only forecasts know it.
     """
 
     job: JobId
@@ -35,6 +36,7 @@ class Workload:
     parked_host_bytes: int = 0
     graph_share: float = 1.0
     batch: tuple[str, ...] = ()
+    batch_beside: bool = False
 
     def __post_init__(self) -> None:
         if not self.graphs or len(self.graphs) != len(self.latency_ns):

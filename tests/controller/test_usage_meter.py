@@ -1,5 +1,7 @@
 """Check how the use of a device is divided among the jobs on it."""
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,6 +29,13 @@ def test_larger_share_of_compute_and_memory_counts() -> None:
         JobUsage(job=JobId(2), device_s=0.5, byte_s=25.0, running_s=1.0),
         JobUsage(job=JobId(3), device_s=0.0, byte_s=0.0, running_s=0.0, waiting_s=1.0),
     )
+
+
+def test_memory_that_is_lent_until_others_need_it_is_not_charged() -> None:
+    meter = UsageMeter()
+    meter.measure(0.0, _BUDGET_BYTES, [])
+    meter.measure(1.0, _BUDGET_BYTES, [replace(_share(1, 75), lent_bytes=15), _share(2, 25)])
+    assert [(usage.device_s, usage.byte_s) for usage in meter.pending] == [(0.6, 60.0), (0.5, 25.0)]
 
 
 def test_use_is_kept_until_it_is_stored() -> None:

@@ -27,6 +27,7 @@ from indb_tensile.scheduler.link import link_of
 from indb_tensile.scheduler.memory.peak import LIVENESS
 from tests.gpu.trainer_process import write_figures
 
+WAYS = ("none", "one thread", "two threads", "lent")
 CLASSES, DEPTH, BATCHES, EPOCHS = 10, 4, 12, 3
 RATE = 1e-3
 _SETTINGS = OptimizerSettings(kind="adam")
@@ -35,11 +36,12 @@ Part = tuple[torch.Tensor, torch.Tensor]
 
 
 def fed(settings: dict[str, Any]) -> None:
-    """Train from a shuffled table in three ways, and report the pace and the bits of each.
+    """Train from a shuffled table in four ways, and report the pace and the bits of each.
 
     `none`: the batch lies in page-locked memory already, whatever its values. `one thread`: the training thread
     gathers the batch and copies it to page-locked memory. `two threads`: a second thread gathers it there while the
-    device computes.
+    device computes. `lent`: the same, operator by operator, and each batch is uploaded ahead of its iteration, to
+    memory that the job is lent beside its plan.
     """
     claim = (settings["ledger"], settings["slot"], settings["epoch"])
     regions, place = CudaRegions(0, settings["socket"]), torch.device(settings["place"])
@@ -48,7 +50,7 @@ def fed(settings: dict[str, Any]) -> None:
         step = _captured(settings, opened, table)
         in_bytes_per_s = link_of(measure_copies(opened.device, SIZES_BYTES[0])).in_bytes_per_s
         batch_bytes = sum(part[: settings["rows"]].nbytes for part in table)
-        rows = [_trained(settings, opened, step, table, way) for way in ("none", "one thread", "two threads")]
+        rows = [_trained(settings, opened, step, table, way) for way in WAYS]
     write_figures(batch_bytes=batch_bytes, upload_ms=batch_bytes / in_bytes_per_s * 1000, ways=rows)
 
 
@@ -78,18 +80,25 @@ def _trained(
 ) -> dict[str, Any]:
     state = State.create(_module(settings), _SETTINGS, opened.torch_device)
     placer = Placer(opened.serving, region_bytes=settings["region_bytes"])
-    runner = Runner(opened.device, state, (step,), placer=placer, graphs=opened.graphs, operator_clock=opened.clock)
+    graphs = None if way == "lent" else opened.graphs
+    runner = Runner(opened.device, state, (step,), placer=placer, graphs=graphs, operator_clock=opened.clock)
     runner.adopt((LIVENESS,), 1)
+    lent_bytes = runner.lend_for_batch(1 << 30) if way == "lent" else 0
     with BatchPrefetcher(runner) as feed:
+        if way == "lent":
+            runner.upload_ahead(feed.next_batch)
         _train_epoch(runner, feed, table, settings["rows"], way, 0)  # loads kernels and records graphs
         start_s = time.perf_counter()
         waited_s = sum(_train_epoch(runner, feed, table, settings["rows"], way, e) for e in range(1, EPOCHS))
         taken_s = time.perf_counter() - start_s
+    ahead = runner.uploaded_ahead
     runner.close()
     return {
         "way": way,
         "step_ms": taken_s * 1000 / BATCHES / (EPOCHS - 1),
         "waited_share": waited_s / taken_s,
+        "lent_bytes": lent_bytes,
+        "ahead": ahead,
         "bits": _digest(list(state.export().values())),
     }
 
@@ -98,7 +107,7 @@ def _train_epoch(runner: Runner, feed: BatchPrefetcher, table: Part, rows: int, 
     """Train on all rows in an order of their own. Return the seconds for which the training waited for batches."""
     order = torch.randperm(len(table[0]), generator=torch.Generator().manual_seed(epoch))
     orders = [order[first : first + rows] for first in range(0, len(order), rows)]
-    if way == "two threads":
+    if way in ("two threads", "lent"):
         before_s = feed.waiting.waited_s
         with closing(feed.batches(table, orders)) as gathered:
             for _, (x, y) in gathered:

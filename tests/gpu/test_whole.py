@@ -88,7 +88,10 @@ def test_batches_are_gathered_in_page_locked_memory_while_the_gpu_computes(bench
     for way in ways:
         report("batches", **way, **figures)
     bits = {way["way"]: way["bits"] for way in ways}
-    assert bits["one thread"] == bits["two threads"]
+    assert bits["one thread"] == bits["two threads"] == bits["lent"]
+    (lent,) = (way for way in ways if way["way"] == "lent")
+    assert lent["lent_bytes"] > 0
+    assert ON_DOUBLE or lent["ahead"] > 0
 
 
 @pytest.mark.parametrize("network", NETWORKS)

@@ -126,9 +126,14 @@ def test_plan_without_room_for_a_second_batch_is_named_as_such() -> None:
         out_bytes=0,
         in_bytes=0,
     )
-    assert upload_text(own, own) == (
-        "an iteration waits 2.00 ms for its batch, as the plan has no room to upload the next one ahead"
-    )
+    waits = "an iteration waits 2.00 ms for its batch, as the plan has no room to upload the next one ahead"
+    assert upload_text(own, own, own, 3 * MIB) == waits
+    hidden = replace(own, iteration_ns=7_100_000, upload_ns=100_000)
+    lent = "as long as 3.0 MB are free beside the plan it takes 7.10 ms and waits 0.10 ms"
+    assert upload_text(own, own, hidden, 3 * MIB) == f"{waits}; {lent}"
+    ahead = "an iteration waits 2.00 ms for its batch; where the next batch is uploaded ahead it takes 8.00 ms"
+    half = replace(own, iteration_ns=8_000_000, upload_ns=1_000_000)
+    assert upload_text(own, half, hidden, 3 * MIB) == f"{ahead} and waits 1.00 ms; {lent}"
 
 
 def test_plan_swaps_and_starts_now_if_liveness_does_not_fit_the_free_memory(

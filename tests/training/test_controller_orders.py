@@ -11,7 +11,19 @@ from indb_tensile.executor.capture.step_capture import CapturedStep
 from indb_tensile.executor.run.placer import Placer
 from indb_tensile.executor.run.runner import Runner
 from indb_tensile.job import JobId
-from indb_tensile.messages import Adopt, Adopted, Calibrate, LeavePhases, LeftPhases, Message, Misplaced, Park, Parked
+from indb_tensile.messages import (
+    Adopt,
+    Adopted,
+    Calibrate,
+    LeavePhases,
+    LeftPhases,
+    Lend,
+    Lent,
+    Message,
+    Misplaced,
+    Park,
+    Parked,
+)
 from indb_tensile.scheduler.memory.peak import LIVENESS
 from tests.device.fake_device import FakeDevice
 from tests.device.memory_device import MemoryDevice
@@ -160,3 +172,30 @@ def test_full_host_pool_is_named_as_the_reason() -> None:
 def test_order_that_makes_no_sense_now_is_an_error(orders: list[Message]) -> None:
     with pytest.raises(InvariantError, match="the controller sent"):
         _Scene(orders).follow()
+
+
+def test_trainer_answers_when_it_has_given_lent_memory_back_or_cannot_use_it() -> None:
+    scene = _Scene([Lend(number=1, size_bytes=1 << 20)])
+    scene.follow()
+    assert (scene.sent, scene.runner.lent_for_batch > 0) == ([], True)
+    scene.orders.append(Lend(number=2, size_bytes=0))
+    scene.follow()
+    assert (scene.sent, scene.runner.lent_for_batch) == ([Lent(job=JobId(7), number=2, size_bytes=0)], 0)
+    scene.orders.append(Lend(number=3, size_bytes=1))
+    scene.follow()
+    assert scene.sent[1:] == [Lent(job=JobId(7), number=3, size_bytes=0)]
+
+
+def test_trainer_gives_lent_memory_back_with_its_plans_when_it_parks_and_after_its_last_step() -> None:
+    scene = _Scene(
+        [Lend(number=1, size_bytes=1 << 20), ADOPT, Lend(number=2, size_bytes=1 << 20), Park(number=1), ADOPT]
+    )
+    scene.follow()
+    assert [type(message) for message in scene.sent] == [Adopted, Parked, Adopted]
+    scene.orders.append(Lend(number=3, size_bytes=1 << 20))
+    made = ControllerOrders(scene.runner, scene.link, scene, scene.progress, scene.save, lambda: scene.now_s)
+    made.follow()
+    made.give_loan_back()
+    made.give_loan_back()
+    assert scene.sent[3:] == [Lent(job=JobId(7), number=3, size_bytes=0)]
+    assert scene.runner.lent_for_batch == 0

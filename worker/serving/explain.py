@@ -20,7 +20,7 @@ from indb_tensile.scheduler.admission.outlook import Outlook, StartForecast, for
 from indb_tensile.scheduler.completion.demand import JobDemand
 from indb_tensile.scheduler.graph import StepGraph
 from indb_tensile.scheduler.link import Link
-from indb_tensile.scheduler.memory.next_batch import BATCH_NAMES
+from indb_tensile.scheduler.memory.next_batch import BATCH_NAMES, batch_tensors, buffer_bytes
 from indb_tensile.scheduler.plan import Infeasible
 from indb_tensile.scheduler.planner import JobPlan, Workload, foresee, least_bytes, plan_jobs
 from indb_tensile.scheduler.score import Baseline, baselines, score
@@ -138,8 +138,10 @@ class Explainer:
         measured = self._measured(_signatures(steps))
         predictor = self._predictor()
         workload = _workload(steps, measured, predictor)
+        outlook = self._outlook()
+        lent_bytes = 0 if outlook is None else outlook.lent_bytes  # these are free as soon as a job needs them
         room = _Room(
-            free_bytes=request.budget_bytes,
+            free_bytes=None if request.budget_bytes is None else request.budget_bytes + lent_bytes,
             whole_bytes=self._budget_bytes,
             limit_bytes=request.limit_bytes,
             region_bytes=self._region_bytes,
@@ -148,7 +150,9 @@ class Explainer:
         against = baselines((workload,), self._link)
         rows = [self._row(workload, outcome, room, against) for outcome in outcomes]
         own = rows[-1]
-        start = self._foretold(training, workload, request.owner_oid) if own["iteration_ms"] is not None else None
+        start = None
+        if own["iteration_ms"] is not None:
+            start = self._foretold(training, workload, request.owner_oid, outlook)
         if start is not None:
             own["starts_now"] = start.starts
         notes = (
@@ -159,9 +163,10 @@ class Explainer:
         own["note"] = "; ".join(filter(None, notes))
         return rows
 
-    def _foretold(self, training: TrainingOutline, workload: Workload, owner_oid: int) -> StartForecast | None:
+    def _foretold(
+        self, training: TrainingOutline, workload: Workload, owner_oid: int, outlook: Outlook | None
+    ) -> StartForecast | None:
         """Return what the controller's own rule would decide about the job, and what that does to others."""
-        outlook = self._outlook()
         points = () if outlook is None else trade_offs(workload, link=self._link, policy=self._policy)
         if outlook is None or not points:
             return None
@@ -183,7 +188,10 @@ class Explainer:
         if not self._uploads_ahead or isinstance(answer, Infeasible):
             return ""
         (ahead,) = foresee((replace(workload, batch=BATCH_NAMES),), (answer,), link=self._link)
-        return upload_text(answer.forecast, ahead.forecast)
+        (lent,) = foresee((replace(workload, batch=BATCH_NAMES, batch_beside=True),), (answer,), link=self._link)
+        graph = workload.graphs[0]
+        size_bytes = buffer_bytes(graph, batch_tensors(graph, BATCH_NAMES))
+        return upload_text(answer.forecast, ahead.forecast, lent.forecast, size_bytes)
 
     def _plan(self, workload: Workload, policy: str, room: _Room) -> "_PlanOutcome":
         """Plan within the memory that is free now, else within the whole device, else without a limit."""
@@ -242,13 +250,25 @@ def _start_text(start: StartForecast) -> str:
     return f"it would start at once, and an iteration would then take {slowed}; {done}"
 
 
-def upload_text(alone: Forecast, ahead: Forecast) -> str:
-    """Return what uploading the next batch ahead saves. `alone` is the forecast where iterations upload their own."""
+def upload_text(alone: Forecast, ahead: Forecast, lent: Forecast, size_bytes: int) -> str:
+    """Return what uploading the next batch ahead saves.
+
+    `alone` is the forecast where iterations upload their own batches, `ahead` that with the plan's own room, and
+    `lent` that with memory for a batch of `size_bytes` beside the plan.
+    """
     waits = f"an iteration waits {alone.upload_ns / _NS_PER_MS:.2f} ms for its batch"
     if ahead.iteration_ns >= alone.iteration_ns:
-        return f"{waits}, as the plan has no room to upload the next one ahead"
-    shorter = f"it takes {ahead.iteration_ns / _NS_PER_MS:.2f} ms and waits {ahead.upload_ns / _NS_PER_MS:.2f} ms"
-    return f"{waits}; where the next batch is uploaded ahead {shorter}"
+        waits = f"{waits}, as the plan has no room to upload the next one ahead"
+    else:
+        waits = f"{waits}; where the next batch is uploaded ahead {_duration(ahead)}"
+    if lent.iteration_ns >= ahead.iteration_ns:
+        return waits
+    return f"{waits}; as long as {size(size_bytes)} are free beside the plan {_duration(lent)}"
+
+
+def _duration(forecast: Forecast) -> str:
+    ms, waits_ms = forecast.iteration_ns / _NS_PER_MS, forecast.upload_ns / _NS_PER_MS
+    return f"it takes {ms:.2f} ms and waits {waits_ms:.2f} ms"
 
 
 def _ms(*microseconds: float | None) -> float | None:

@@ -16,6 +16,8 @@ from indb_tensile.messages import (
     Adopted,
     LeavePhases,
     LeftPhases,
+    Lend,
+    Lent,
     Message,
     Misplaced,
     Park,
@@ -72,6 +74,7 @@ class ControllerOrders:
         self._join = join
         self._pause = pause
         self._job = progress_writer.job.job
+        self._loan = 0  # the number of the last order to lend
 
     def follow(self) -> float:
         """Follow every order that has arrived. Returns the seconds for which the job did not train.
@@ -85,6 +88,8 @@ class ControllerOrders:
                     self._adopt(message)
                 case Park():
                     parked_s += self._park(message)
+                case Lend():
+                    self._borrow(message)
                 case LeavePhases():
                     parked_s += self._leave_round(message)
                 case _:
@@ -99,6 +104,20 @@ class ControllerOrders:
         trim_heap()
         answer_adopted(self._link, self._job, self._runner)
         self._pause(PauseKind.PLAN, start_ns)
+
+    def _borrow(self, order: Lend) -> None:
+        """Use the memory that is lent for the next batch, or give it back. An answer is due unless it is used."""
+        self._loan = order.number
+        lent_bytes = self._runner.lend_for_batch(order.size_bytes)
+        log.info("job %s: has %d bytes beside its plan for its next batch", self._job, lent_bytes)
+        if not lent_bytes:
+            self._link.send(Lent(job=self._job, number=order.number, size_bytes=0))
+
+    def give_loan_back(self) -> None:
+        """Give back the memory that is lent for the next batch: there is none any more."""
+        if self._runner.lent_for_batch:
+            self._runner.lend_for_batch(0)
+            self._link.send(Lent(job=self._job, number=self._loan, size_bytes=0))
 
     def _park(self, order: Park) -> float:
         """Leave the device, wait for the next plans and adopt them. Everything else of the job stays as it is.

@@ -129,6 +129,7 @@ class EpochLoop:
                     self._close_epoch(loss)
                     self._pass_rung()
         self.traces.end()
+        self._orders.give_loan_back()
         if self.trial is not None:
             self.trial.complete(self.epochs_done, self._published)
         self.corrections.end()

@@ -1,20 +1,21 @@
 """Measures how long an iteration waits for its batch, with and without uploading the next batch ahead.
 
     python -m indb_tensile.bench feed [--models resnet50 … [--batch 8] [--side 64]] [--budgets 1 0.6 …]
-        [--device emulated] [--machine a6000] [--epochs 3] [--rounds 3] [--json]
+        [--device emulated] [--machine a6000] [--epochs 2] [--rounds 3] [--json]
 
 The networks are small ones with large batches. With `--models` they are known ones (bench/harness/networks.py). Each
 trains from a shuffled table of random rows, under a plan for each budget, as a share of the liveness peak (1: no
 swaps). Another thread gathers the batches. `at the start`: an iteration uploads its own batch when it begins.
-`ahead`: the previous iteration uploads it, where its plan has room (scheduler/memory/next_batch.py). The two ways
-take turns; figures are medians over the rounds. `gather_share` is the share of the training time that waited for
-rows, `copy_share` the share in which operators waited for copies: of the batch, and under plans that swap of tensors
-too. `waiting_share` is their sum, `taken_share` the share of the batches that were uploaded ahead. `upload_share` is
-the part of a simulated iteration that the copy of a batch takes. `room_share` is the part at its end in which the
-plan's loads leave room for the next batch; a copy that is longer is waited for. `foretold_ms` is the simulated
-iteration, from the measured latencies of operators. `peak_bytes` is the measured peak, `exact` says whether both ways
-end with the same bits. The exit code is 1 if a bit differs, or on an emulated device if the peak is not the plan's to
-the byte.
+`ahead`: the previous iteration uploads it, where its plan has room (scheduler/memory/next_batch.py). `lent`: the
+previous iteration uploads it to memory that the job is lent for a batch beside its plan, as a controller lends free
+memory (scheduler/admission/batch_loans.py). The ways take turns; figures are medians over the rounds. `gather_share`
+is the share of the training time that waited for rows, `copy_share` the share in which operators waited for copies:
+of the batch, and under plans that swap of tensors too. `waiting_share` is their sum, `taken_share` the share of the
+batches that were uploaded ahead. `upload_share` is the part of a simulated iteration that the copy of a batch takes.
+`room_share` is the part at its end in which there is room for the next batch; a copy that is longer is waited for.
+`lent_bytes` are beside the plan. `foretold_ms` is the simulated iteration, from the measured latencies of operators.
+`peak_bytes` is the measured peak of the plan, without what is lent, `exact` says whether all ways end with the same
+bits. The exit code is 1 if a bit differs, or on an emulated device if the peak is not the plan's to the byte.
 
 On a GPU, iterations that are recorded as CUDA graphs upload their batches themselves, so the iterations of this
 benchmark are not recorded.
@@ -55,8 +56,8 @@ NETWORKS = (
         name="cnn", architecture={"type": "cnn", "channels": [16, 32], "hidden": [64]}, shape=(3, 64, 64), rows=64
     ),
 )
-WAYS = ("at the start", "ahead")
-_BATCHES = 12  # of an epoch
+WAYS = ("at the start", "ahead", "lent")
+_BATCHES = 24  # of an epoch; its first batch is never uploaded ahead
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -66,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add_sizes(parser)
     add_target(parser)
     parser.add_argument("--budgets", nargs="+", type=portion, default=[1.0, 0.6], metavar="SHARE")
-    parser.add_argument("--epochs", type=whole(), default=3, help="epochs of 12 batches in one turn")
+    parser.add_argument("--epochs", type=whole(), default=2, help="epochs of 24 batches in one turn")
     parser.add_argument("--rounds", type=whole(), default=3, help="turns of each way")
     parser.add_argument("--json", action="store_true", help="print one JSON object per line")
     options = parser.parse_args(arguments)
@@ -96,10 +97,10 @@ def _rows(
 ) -> Iterator[dict[str, Any]]:
     plan = _plan(rig, subject, share)
     turns = [[_turn(rig, subject, plan, way, epochs) for way in WAYS] for _ in range(rounds)]
-    measured = [turn.pop("latency_ns") for both in turns for turn in both]
+    measured = [turn.pop("latency_ns") for row in turns for turn in row]
     measured_ns = tuple(round(median(column)) for column in zip(*measured, strict=True))
     foretold = _foretold(rig, plan, measured_ns)
-    exact = len({turn.pop("bits") for both in turns for turn in both}) == 1
+    exact = len({turn.pop("bits") for row in turns for turn in row}) == 1
     for way, column in zip(WAYS, zip(*turns, strict=True), strict=True):
         yield {
             "network": subject.name,
@@ -116,12 +117,13 @@ def _rows(
 def _foretold(rig: DeviceRig, plan: Plan, latency_ns: tuple[int, ...]) -> dict[str, dict[str, float]]:
     """Return the simulated figures of each way."""
     graph, figures = rig.step.graph, dict[str, dict[str, float]]()
-    for way, batch in zip(WAYS, ((), BATCH_NAMES), strict=True):
-        run = JobRun(graph=graph, plan=plan, latency_ns=latency_ns, batch=batch)
+    for way in WAYS:
+        batch, beside = () if way == WAYS[0] else BATCH_NAMES, way == "lent"
+        run = JobRun(graph=graph, plan=plan, latency_ns=latency_ns, batch=batch, beside=beside)
         (forecast,) = simulate((run,), rig.link)
         uploaded = batch_tensors(graph, BATCH_NAMES)
         upload_ns = sum(rig.link.in_ns(graph.tensors[tensor].size_bytes) for tensor in uploaded)
-        first = uploads_ahead_from(graph, plan, batch_tensors(graph, batch))
+        first = uploads_ahead_from(graph, plan, batch_tensors(graph, batch), beside=beside)
         room_ns = 0 if first is None else sum(effective_latency(latency_ns, plan)[first:])
         figures[way] = {
             "foretold_ms": round(forecast.iteration_ns / 1e6, 3),
@@ -160,8 +162,9 @@ def _turn(rig: DeviceRig, subject: TrainingSubject, plan: Plan, way: str, epochs
     )
     runner.adopt((plan,), 1)
     with BatchPrefetcher(runner) as feed:
-        if way == "ahead":
+        if way != WAYS[0]:
             runner.upload_ahead(feed.next_batch)
+        lent_bytes = runner.lend_for_batch(rig.capacity_bytes) if way == "lent" else 0
         torch.manual_seed(7)
         table = tuple(torch.cat([part.roll(k, 0) for k in range(_BATCHES)]) for part in (subject.x, subject.y))
         _epoch(runner, feed, table, 0)
@@ -177,6 +180,7 @@ def _turn(rig: DeviceRig, subject: TrainingSubject, plan: Plan, way: str, epochs
         "copy_share": round(stall_share, 4),
         "waiting_share": round(gather_s / taken_s + stall_share, 4),
         "taken_share": round((runner.uploaded_ahead - taken) / _BATCHES / epochs, 3),
+        "lent_bytes": lent_bytes,
         "peak_bytes": rig.peak_bytes(max(epoch.peak_bytes for epoch in seen)),
         "latency_ns": seen[-1].latency_ns,
     }

@@ -18,6 +18,7 @@ from indb_tensile.executor.run.program_offsets import Offsets, plan_offsets
 from indb_tensile.executor.run.state import HOST, State, bytes_of
 from indb_tensile.executor.run.upload_ahead import NextBatchPlace
 from indb_tensile.scheduler.graph import TensorId
+from indb_tensile.scheduler.memory.next_batch import aligned_bytes
 from indb_tensile.scheduler.pieces import Piece
 
 log = logging.getLogger("executor")
@@ -43,6 +44,7 @@ class Placer:
         self._placed: list[_Placed] = []
         self._grant_bytes: int | None = None
         self._base_bytes: int | None = None
+        self._beside_bytes = 0
         self._current: _Placed | None = None
         self._not_arranged = False  # these programs have not been arranged yet
         self._taken = 0  # how often memory was allocated, so that tensors may be elsewhere than before
@@ -74,14 +76,36 @@ class Placer:
         In ordinary memory there is room wherever the plan's loads leave it. Debug mode ends the process if anything
         but a planned allocation touches the block, so it has no room.
         """
-        if program.next_batch_from is None:
+        uploads = program.uploads_next
+        first, wait_at = (uploads.beside, uploads.amid) if self._beside_bytes else (uploads.by_load, uploads.by_load)
+        if first is None or wait_at is None:
             return None
         if self._serving is None:
-            return NextBatchPlace(first=program.next_batch_from, address=None)
-        room = None if self._current is None else self._current.offsets.next_batch
-        if room is None or self._serving.strict or not self.places(program):
+            return NextBatchPlace(first=first, wait_at=wait_at)
+        if self._current is None or self._serving.strict or not self.places(program):
             return None
-        return NextBatchPlace(first=room.first, address=self._serving.block + room.offset)
+        if self._beside_bytes:
+            address = self._serving.block + aligned_bytes(self._whole_bytes)
+            return NextBatchPlace(first=first, wait_at=wait_at, address=address)
+        room = self._current.offsets.next_batch
+        if room is None:
+            return None
+        return NextBatchPlace(first=room.first, wait_at=room.first, address=self._serving.block + room.offset)
+
+    @property
+    def beside_bytes(self) -> int:
+        """The memory for a batch behind the block's planned part. 0 after `arrange` if the regions had no room."""
+        return self._beside_bytes
+
+    def keep_beside(self, size_bytes: int) -> None:
+        """Have this much memory behind the block's planned part, from the next `arrange` until `adopt` or `close`."""
+        self._beside_bytes = 0 if self._serving is not None and self._serving.strict else size_bytes
+        self._not_arranged = True  # the block gets another size, and later has to leave whole regions to other jobs
+        self._in_place = {}
+
+    @property
+    def _whole_bytes(self) -> int:
+        return max(placed.offsets.size_bytes for placed in self._placed)
 
     def adopt(
         self, programs: Sequence[Program], grant_bytes: int | None = None, base_bytes: int | None = None
@@ -93,6 +117,7 @@ class Placer:
         If the programs' block is larger than the grant when it is placed, tensors stay in ordinary memory, because
         memory beyond the grant would be missing for other jobs. With `grant_bytes` None the grant is not checked.
         """
+        self._beside_bytes = 0
         if self._serving is None:
             return
         self._placed = [_Placed(program, self._region_bytes) for program in programs]
@@ -109,23 +134,31 @@ class Placer:
         if self._serving is None or not self._placed:
             return
         before, self._current = self._current, next(placed for placed in self._placed if placed.program is program)
-        whole_bytes = max(placed.offsets.size_bytes for placed in self._placed)
-        block_bytes = whole_bytes if self._base_bytes is None else self._base_bytes
+        block_bytes = self._whole_bytes if self._base_bytes is None else self._base_bytes
         first_time, self._not_arranged = self._not_arranged, False
         if first_time:
             self._serving.extend(0)
-        kept_bytes = self._serving.kept(block_bytes, gathers=first_time) if before is not None else 0
+        with_beside_bytes = aligned_bytes(block_bytes) + self._beside_bytes if self._beside_bytes else block_bytes
+        kept_bytes = self._serving.kept(with_beside_bytes, gathers=first_time) if before is not None else 0
         misplaced = self._misplaced(program, state, kept_bytes)
         host_copies = {piece: self._move_to_host(state.storage(piece)) for piece in misplaced}
         fits = self._grant_bytes is None or block_bytes <= self._grant_bytes
-        if not fits or not self._serving.reserve(block_bytes, gathers=first_time):
+        if not fits or not self._reserve(block_bytes, with_beside_bytes, gathers=first_time):
             self._use_ordinary_memory(block_bytes, host_copies, state)
         elif first_time:
-            lent_bytes = max(0, whole_bytes - block_bytes)
+            lent_bytes = max(0, self._whole_bytes - block_bytes)
             self._serving.extend(-(-lent_bytes // self._region_bytes) * self._region_bytes)
         for piece in sorted(host_copies):
             self.take(piece, state.storage(piece))
             bytes_of(state.storage(piece)).copy_(host_copies.pop(piece))
+
+    def _reserve(self, block_bytes: int, with_beside_bytes: int, *, gathers: bool) -> bool:
+        """Give the block this size, with the memory beside the plan if the regions have room for it too."""
+        assert self._serving is not None
+        if self._serving.reserve(with_beside_bytes, gathers=gathers):
+            return True
+        has_more, self._beside_bytes = self._beside_bytes > 0, 0
+        return has_more and self._serving.reserve(block_bytes, gathers=gathers)
 
     def take(self, piece: Piece, storage: torch.UntypedStorage) -> None:
         """Allocate the memory of a storage that has none, on the device."""
@@ -168,7 +201,7 @@ class Placer:
         if self._serving is not None:
             self._serving.extend(0)
             self._serving.reserve(0)
-        self._placed, self._current, self._in_place = [], None, {}
+        self._placed, self._current, self._in_place, self._beside_bytes = [], None, {}, 0
 
     def _misplaced(self, program: Program, state: State, kept_bytes: int) -> list[Piece]:
         """Return the resident pieces that are not in their places.
@@ -205,7 +238,7 @@ class Placer:
             piece: self._move_to_host(state.storage(piece)) for piece in sorted(state.resident - host_copies.keys())
         }
         self._serving.reserve(0)
-        self._placed, self._current = [], None
+        self._placed, self._current, self._beside_bytes = [], None, 0
         self.unplaced_bytes = block_bytes
         if self._prove is not None:
             self._prove(block_bytes)

@@ -22,6 +22,7 @@ from indb_tensile.executor.capture.record import Call, Ref, Runtime, refs
 from indb_tensile.executor.capture.replay import INPUTS
 from indb_tensile.executor.capture.step_capture import CapturedStep, StepKind
 from indb_tensile.executor.run.joint_updates import joint_updates
+from indb_tensile.executor.run.next_uploads import NO_NEXT_UPLOADS, NextUploads, next_uploads
 from indb_tensile.executor.run.program_constants import ProgramConstants
 from indb_tensile.executor.run.program_functions import cut, movable, upload
 from indb_tensile.executor.run.state import State
@@ -35,7 +36,6 @@ from indb_tensile.executor.run.variable_assignment import (
     assign_variables,
 )
 from indb_tensile.scheduler.graph import Stage, TensorId
-from indb_tensile.scheduler.memory.next_batch import batch_tensors, room_by_load
 from indb_tensile.scheduler.pieces import Piece, cuts_of
 from indb_tensile.scheduler.plan import Plan
 from indb_tensile.scheduler.plan_cache import PlanCache
@@ -54,8 +54,8 @@ class Program:
     that it never accesses. `validated` and `invalidated` are the host copies that an iteration makes valid and stale.
     `buffers` are the host buffers of tensors that do not persist, `staging` those of constants. `sources` are the
     buffers from which the next iteration uploads the batch and constants. If the device's memory is the host's, the
-    tensors in `ready` replace `sources`, and an upload writes them to the device's memory. From boundary
-    `next_batch_from` on the plan's loads leave room for the next batch (scheduler/memory/next_batch.py).
+    tensors in `ready` replace `sources`, and an upload writes them to the device's memory. At the boundaries of
+    `uploads_next` the iteration can begin to upload the next batch (upload_ahead.py).
     """
 
     step: CapturedStep
@@ -69,7 +69,7 @@ class Program:
     plain_lines: tuple[str, ...]
     timed_lines: tuple[str, ...]
     constants: tuple[Any, ...]
-    next_batch_from: int | None = None
+    uploads_next: NextUploads = NO_NEXT_UPLOADS
     buffers: dict[TensorId, HostBuffer] = field(default_factory=dict)
     staging: dict[str, HostBuffer] = field(default_factory=dict)
     sources: dict[str, HostBuffer] = field(default_factory=dict)
@@ -113,9 +113,8 @@ def compile_program(
     timeline = unroll(step.graph, plan, cache)
     wiring = assign_variables(step, plan, timeline.home, cache)
     constants = ProgramConstants()
-    next_batch_from = (
-        None if on_host or gated or step.kind is not StepKind.TRAINING else _next_batch_from(step, plan, cache)
-    )
+    ahead = not (on_host or gated) and step.kind is StepKind.TRAINING
+    uploads_next = next_uploads(step.graph, plan, cache) if ahead else NO_NEXT_UPLOADS
     plain, timed = (
         _Writer(
             step,
@@ -127,7 +126,7 @@ def compile_program(
             located=located,
             on_host=on_host,
             gated=gated,
-            next_batch_from=next_batch_from,
+            uploads_next=uploads_next.boundaries,
         )
         for timed in (False, True)
     )
@@ -145,14 +144,9 @@ def compile_program(
         plain_lines=plain_lines,
         timed_lines=timed_lines,
         constants=constants.values(),
-        next_batch_from=next_batch_from,
+        uploads_next=uploads_next,
         cache=cache,
     )
-
-
-def _next_batch_from(step: CapturedStep, plan: Plan, cache: PlanCache) -> int | None:
-    bounds = room_by_load(step.graph, plan, batch_tensors(step.graph, INPUTS), cache)
-    return None if bounds is None else bounds[0]
 
 
 def bind(
@@ -270,10 +264,10 @@ class _Writer:
         located: bool,
         on_host: bool,
         gated: frozenset[int],
-        next_batch_from: int | None,
+        uploads_next: frozenset[int],
     ) -> None:
         self._on_host = on_host
-        self._next_batch_from = next_batch_from
+        self._uploads_next = uploads_next
         self._gated = gated
         self._step = step
         self._plan = plan
@@ -341,7 +335,7 @@ class _Writer:
             size_bytes = self._size(gap.tensor)
             self._emit(f"s{gap.tensor}.resize_({size_bytes})")
             self._emit(f"{self._ticket[id(gap)]} = copy_in(s{gap.tensor}.data_ptr(), h{gap.tensor}, {size_bytes})")
-        if self._next_batch_from is not None and k >= self._next_batch_from:
+        if k in self._uploads_next:
             self._emit(f"start_next({k})")
         for gap in boundary.needs:
             self._await(gap, carried=id(gap) in self._carried and id(gap) not in self._outgoing)
@@ -424,7 +418,7 @@ class _Writer:
                 self._emit(f"{local}.copy_(ready[{name!r}])")
                 continue
             self._emit(f"stall += wait(upload({local}.data_ptr(), {name!r}, {self._size(tensor)}))")
-            if self._next_batch_from is not None and name in INPUTS:
+            if self._uploads_next and name in INPUTS:
                 self._emit(f"take_next({name!r}, {local})")
 
     def _call(self, function: str, line: ProgramLine) -> None:

@@ -24,8 +24,9 @@ from indb_tensile.executor.run.program import Program, bind, compile_program, em
 from indb_tensile.executor.run.state import State
 from indb_tensile.executor.run.state_moves import StateMover, uploaded_sizes
 from indb_tensile.executor.run.trainer_lanes import Lanes
-from indb_tensile.executor.run.upload_ahead import NextBatch, NextBatchSource
+from indb_tensile.executor.run.upload_ahead import NextBatch, NextBatchPlace, NextBatchSource
 from indb_tensile.executor.run.upload_buffers import Room, UploadBuffers
+from indb_tensile.scheduler.memory.next_batch import batch_tensors, buffer_bytes
 from indb_tensile.scheduler.plan import Plan
 from indb_tensile.scheduler.rewrite import captured_latency
 
@@ -126,6 +127,7 @@ class Runner:
         )
         self._steps, self._grant_bytes = steps, grant_bytes
         self._leave()
+        self._next.lend(0)
         self.leave_round()
         if self._repeats is not None:
             self._repeats.forget()
@@ -143,8 +145,10 @@ class Runner:
 
     def relocate(self, steps: tuple[CapturedStep, ...]) -> None:
         """Follow the present plans with these steps, of which only the operators' allocation scripts are new."""
-        plans = tuple(program.plan for program in self._programs)
+        plans, lent_bytes = tuple(program.plan for program in self._programs), self._next.lent_bytes
         self.adopt(plans, self.generation, self._grant_bytes, steps=steps)
+        if lent_bytes:
+            self.lend_for_batch(lent_bytes)
 
     def take_excesses(self) -> tuple[OperatorExcess, ...]:
         """Return the operators that used more memory than planned since the last call, each once."""
@@ -176,6 +180,7 @@ class Runner:
         but the state is whole, so it can be exported or closed.
         """
         self._leave()
+        self._next.lend(0)
         self.leave_round()
         if self._repeats is not None:
             self._repeats.forget()
@@ -216,7 +221,7 @@ class Runner:
             return None
         samples = tuple(self._samples)
         self._samples.clear()
-        peak_bytes = self._device.usage().high_water_bytes
+        peak_bytes = self._device.usage().high_water_bytes - self._next.lent_bytes  # of the plan
         self._device.reset_high_water()
         launched_ns = () if self._repeats is None else self._repeats.take_times(self._programs[0])
         on_gpu = self._operator_clock is not None
@@ -243,6 +248,32 @@ class Runner:
         """
         self._next.source = source
 
+    def lend_for_batch(self, size_bytes: int) -> int:
+        """Keep each next batch in this many bytes beside the plan's block, which the device already grants.
+
+        0 gives them back. Returns the bytes that are in use for it now: 0 too if they cannot be used. The loan lasts
+        until the job adopts other plans, parks or closes. Call this between iterations.
+        """
+        self._leave()
+        self._next.lend(0)
+        program, usage = self._programs[0], self._device.usage()
+        needed_bytes = buffer_bytes(program.step.graph, batch_tensors(program.step.graph, INPUTS))
+        usable = self._repeats is None and self._member is None and program.uploads_next.beside is not None
+        fits = usable and needed_bytes <= min(size_bytes, usage.granted_bytes - usage.used_bytes)
+        self._placer.keep_beside(needed_bytes if fits else 0)
+        self._enter(program)
+        self._next.lend(self._placer.beside_bytes)
+        self._next.enter(program.step, self._next_batch_place(program))
+        self._samples.clear()  # iterations before the loan wait for their batches
+        self._device.trim()
+        self._device.reset_high_water()
+        return self._next.lent_bytes
+
+    @property
+    def lent_for_batch(self) -> int:
+        """The bytes beside the plan in which next batches are kept now."""
+        return self._next.lent_bytes
+
     @property
     def uploaded_ahead(self) -> int:
         """The number of iterations whose batch was on the device, or on its way, when they began."""
@@ -260,6 +291,7 @@ class Runner:
     def close(self) -> None:
         """Free all memory of the device and the host pool. The state can still be exported."""
         self._leave()
+        self._next.lend(0)
         self.leave_round()
         if self._repeats is not None:
             self._repeats.forget()
@@ -432,13 +464,16 @@ class Runner:
                 gate=None if self._member is None else self._member.pass_boundary,
                 next_batch=self._next,
             )
-        self._next.enter(program.step, None if self._member is not None else self._placer.next_batch_place(program))
+        self._next.enter(program.step, self._next_batch_place(program))
         self._carried = empty_carried(program)
         self._residency.start_outgoing(program, self._carried)
         self._state.changed = False
         self._current = program
         if self._repeats is not None:
             self._repeats.enter(program)
+
+    def _next_batch_place(self, program: Program) -> NextBatchPlace | None:
+        return None if self._member is not None else self._placer.next_batch_place(program)
 
 
 def _batch_sizes(steps: tuple[CapturedStep, ...]) -> dict[str, int]:

@@ -1,11 +1,15 @@
 """Uploads the next batch while the present iteration computes, where the plan has room.
 
-The room is that of scheduler/memory/next_batch.py. The program calls `start` at each boundary from which there is
-room. As soon as the next batch has been gathered, `start` takes the bytes of the second buffer on the account and
-queues the copy. The next iteration waits for the rest of that copy instead of a whole copy, takes the batch to its
-planned place by a copy within the device, and gives the bytes back. The host buffers of a batch are not written again
+The room is that of scheduler/memory/next_batch.py. Where a plan has none, or too little, the controller may lend the
+job memory for a batch beside its plan. The program calls `start` at boundaries from which there is room. As soon as
+the next batch has been gathered, `start` takes the bytes of the second buffer on the account and queues the copy. The
+next iteration waits for the rest of that copy instead of a whole copy, takes the batch to its planned place by a copy
+within the device, and gives the bytes back. The host buffers of a batch are not written again
 before its iteration is over. If the plan changes, the job is parked, or another step runs in between, the second
 buffer is therefore dropped, and the batch is uploaded from the host again, as if nothing had been uploaded ahead.
+
+Lent memory counts on the account for as long as the job has it, so the peak of an iteration is that of the plan and
+these bytes, whenever the copy happens to run.
 """
 
 import ctypes
@@ -35,10 +39,14 @@ class NextBatchSource(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NextBatchPlace:
-    """Where the next batch lies from boundary `first` on. Without an address it lies in ordinary memory."""
+    """Where the next batch lies from boundary `first` on. Without an address it lies in ordinary memory.
+
+    On a GPU the host waits for the batch at boundary `wait_at`.
+    """
 
     first: int
-    address: int | None
+    wait_at: int
+    address: int | None = None
 
 
 class NextBatch:
@@ -66,6 +74,13 @@ class NextBatch:
         self._shapes: dict[str, tuple[tuple[int, ...], torch.dtype]] = {}
         self._batch: Batch | None = None  # the batch in the second buffer, or on its way there
         self._parts: dict[str, tuple[torch.Tensor, Ticket]] = {}  # of that batch, until the iteration takes them
+        self.lent_bytes = 0
+
+    def lend(self, size_bytes: int) -> None:
+        """Count this many bytes beside the plan for next batches from now on. No batch may be on the device."""
+        if size_bytes != self.lent_bytes:
+            self._device.move(self.lent_bytes, size_bytes)
+            self.lent_bytes = size_bytes
 
     def enter(self, step: CapturedStep, place: NextBatchPlace | None) -> None:
         """Use this place while this step runs; without a place nothing is uploaded ahead."""
@@ -94,15 +109,15 @@ class NextBatch:
     def start(self, boundary: int) -> None:
         """Upload the next batch if there is room from this boundary on, and if the batch is ready.
 
-        On a GPU the host is ahead of the device, so it waits for the batch at the first boundary: a copy that is
-        queued later would begin after all operators that were queued before it.
+        On a GPU the host is ahead of the device, so it waits for the batch at a boundary: a copy that is queued later
+        would begin after all operators that were queued before it.
         """
         place, source = self._place, self.source
         if self._batch is not None or place is None or source is None or boundary < place.first:
             return
         if not self._allowed():
             return
-        batch = source(wait=boundary == place.first and self._computes_on.type == "cuda")
+        batch = source(wait=boundary == place.wait_at and self._computes_on.type == "cuda")
         if batch is None:
             return
         buffers = self._buffers_of(batch)
@@ -119,7 +134,7 @@ class NextBatch:
         part = self._parts.pop(name, None)
         if part is not None:
             target.copy_(part[0])
-            self._device.move(part[0].nbytes, 0)
+            self._count(part[0].nbytes, 0)
 
     def _buffers_of(self, batch: Batch) -> list[tuple[str, torch.Tensor, HostBuffer]] | None:
         """Return the parts with the host buffers that they lie in; None if the batch is not one for this step."""
@@ -135,7 +150,7 @@ class NextBatch:
         return parts
 
     def _upload(self, batch: Batch, buffers: list[tuple[str, torch.Tensor, HostBuffer]], address: int | None) -> None:
-        self._device.move(0, sum(tensor.nbytes for _, tensor, _ in buffers))
+        self._count(0, sum(tensor.nbytes for _, tensor, _ in buffers))
         self._batch = batch
         for name, tensor, buffer in buffers:
             part = self._memory(tensor, address)
@@ -157,7 +172,12 @@ class NextBatch:
     def _drop(self) -> None:
         parts, self._parts, self._batch = self._parts, {}, None
         if parts:
-            self._device.move(sum(part.nbytes for part, _ in parts.values()), 0)
+            self._count(sum(part.nbytes for part, _ in parts.values()), 0)
+
+    def _count(self, freed_bytes: int, taken_bytes: int) -> None:
+        """Count the bytes of a batch on the account, unless they are lent and counted already."""
+        if not self.lent_bytes:
+            self._device.move(freed_bytes, taken_bytes)
 
 
 class _DeviceBytes:

@@ -122,6 +122,18 @@ class ParkJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LendForBatch:
+    """Lend this trainer so many bytes beside its plan for its next batch; 0 takes them back.
+
+    The ledger already grants the bytes. The answer is a BatchLoan, unless the trainer uses the loan.
+    """
+
+    trainer: TrainerId
+    number: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EndTrainer:
     """End this trainer. The answer is an Exit."""
 
@@ -265,6 +277,7 @@ Order = (
     | LeaveRound
     | EndRound
     | ParkJob
+    | LendForBatch
     | EndTrainer
     | ReleaseTrainer
     | AskPlanner

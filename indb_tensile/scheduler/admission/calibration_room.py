@@ -56,6 +56,8 @@ def calibrate(decision: Decision) -> None:
     pool = decision.pool
     if pool.at(JobStage.CALIBRATING) or not all(m.settled for m in pool.at(JobStage.RUNNING)):
         return
+    if any(m.lent_bytes or m.returned for m in pool.at(JobStage.RUNNING)):
+        return  # that memory is about to be free too (batch_loans.py)
     head = _next_to_calibrate(pool)
     if head is None or head.trainer is None:
         return

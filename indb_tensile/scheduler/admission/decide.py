@@ -39,11 +39,13 @@ from indb_tensile.scheduler.admission.admission_orders import (
     ReleaseTrainer,
     RequeueJob,
 )
+from indb_tensile.scheduler.admission.batch_loans import expect_free, keep_batch_loans, loan_changed
 from indb_tensile.scheduler.admission.decision import Decision
 from indb_tensile.scheduler.admission.equal_graphs import with_known_graphs
 from indb_tensile.scheduler.admission.events import (
     Adoption,
     Answered,
+    BatchLoan,
     BudgetChange,
     Calibration,
     CancelRequest,
@@ -129,6 +131,7 @@ def decide(pool: Pool, event: Event, planner: Planner) -> tuple[Pool, tuple[Orde
         advance(decision)
         improve(decision)
         keep_round(decision)
+        keep_batch_loans(decision)
         watch(decision)
         assign_and_claim(decision)
     return decision.pool, tuple(decision.orders)
@@ -159,6 +162,8 @@ def _fold(decision: Decision, event: Event) -> None:  # noqa: C901 - a table: on
             change_priorities(decision, priorities)
         case Holding():
             _holding(decision, event)
+        case BatchLoan():
+            loan_changed(decision, event)
         case Measurement():
             record_measurement(decision, event)
         case Correction():
@@ -197,6 +202,7 @@ def _fold(decision: Decision, event: Event) -> None:  # noqa: C901 - a table: on
         case QueueChange():
             decision.pool = replace(decision.pool, queue_empty=False)
         case Tick():
+            decision.pool = expect_free(decision.pool)
             tick(decision, event)
         case Stop():
             _stop(decision)
@@ -292,6 +298,7 @@ def _adopted(decision: Decision, adoption: Adoption) -> None:
     if member is None or member.stage is not JobStage.RUNNING or adoption.generation != member.generation:
         return
     member = decision.grant(replace(begin_turn(member), adopted=adoption.generation), member.planned_bytes)
+    member = replace(member, lent_bytes=0, returning=False)  # a loan is given back with the old plan
     decision.put(replace(member, host_bytes=member.planned_host_bytes, parked=False))
     decision.order(RecordAdoption(job=member.job.job, claim=member.job.claim, generation=adoption.generation))
 
@@ -299,7 +306,8 @@ def _adopted(decision: Decision, adoption: Adoption) -> None:
 def _holding(decision: Decision, holding: Holding) -> None:
     member = decision.pool.of_trainer(holding.trainer)
     if member is not None:
-        decision.put(replace(member, held_bytes=max(member.granted_bytes, holding.held_bytes)))
+        held_bytes = max(member.granted_bytes, holding.held_bytes)
+        decision.put(replace(member, held_bytes=held_bytes, returned=False))
 
 
 def _stepped(decision: Decision, progress: StepsLeft) -> None:

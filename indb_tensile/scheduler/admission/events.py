@@ -103,6 +103,15 @@ class Measurement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BatchLoan:
+    """A trainer has so many bytes now of what it was lent for its next batch. `number` is that of the last order."""
+
+    trainer: TrainerId
+    number: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Correction:
     """A training job's graphs have larger workspaces from now on, because these operators outgrew theirs.
 
@@ -283,6 +292,7 @@ Event = (
     | Capture
     | Calibration
     | Adoption
+    | BatchLoan
     | Parking
     | PauseChange
     | PriorityChange

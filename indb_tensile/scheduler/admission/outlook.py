@@ -16,11 +16,15 @@ from indb_tensile.scheduler.completion.set_forecasts import SetForecasts, Shared
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outlook:
-    """What the jobs on a device still need. `waiting` are in fair order."""
+    """What the jobs on a device still need. `waiting` are in fair order.
+
+    `lent_bytes` are granted to running jobs only as long as nobody else needs them (batch_loans.py).
+    """
 
     device: SharedDevice
     running: tuple[JobDemand, ...]
     waiting: tuple[JobDemand, ...]
+    lent_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +57,7 @@ def outlook_of(pool: Pool) -> Outlook | None:
         ),
         running=tuple(map(demand_of, running)),
         waiting=tuple(map(demand_of, waiting)),
+        lent_bytes=pool.lent_bytes,
     )
 
 

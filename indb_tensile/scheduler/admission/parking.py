@@ -65,6 +65,7 @@ def parked(decision: Decision, parking: Parking) -> None:
         return
     member = decision.grant(member, 0)
     member = replace(member, stage=JobStage.PARKED, parked=True, host_bytes=max(0, parking.host_bytes))
+    member = replace(member, lent_bytes=0, returning=False)
     _record_phase(decision, decision.put(replace(member, plan=None, planned_bytes=0, planned_host_bytes=0)))
 
 

@@ -38,8 +38,16 @@ def send_plans(decision: Decision) -> None:
         if member.target is not None and member.target.grant_bytes <= member.granted_bytes:
             _send(decision, member, member.target)
     for member in sorted(_unsent(decision.pool), key=lambda m: m.generation == 0):
-        if member.target is not None and member.target.grant_bytes - member.held_bytes <= decision.pool.free_bytes:
+        if member.target is None or _awaits_loan(decision.pool, member):
+            continue
+        if member.target.grant_bytes - member.held_bytes <= decision.pool.free_bytes:
             _send(decision, member, member.target)
+
+
+def _awaits_loan(pool: Pool, member: Member) -> bool:
+    """Return whether another job of the owner still has a loan that counts against the owner's quota."""
+    others = (m for m in pool.at(JobStage.RUNNING) if m.job.claim != member.job.claim and m.lent_bytes)
+    return member.job.owner_limit_bytes is not None and any(m.job.owner_oid == member.job.owner_oid for m in others)
 
 
 def fit_members(
@@ -52,7 +60,7 @@ def fit_members(
 def renew_forecasts(decision: Decision) -> None:
     """Renew the forecasts of the present plans with the latest latencies, without planning anew."""
     followed = [(m, m.plan) for m in decision.pool.at(JobStage.RUNNING) if m.plan is not None]
-    workloads = tuple(corrected(member) for member, _ in followed)
+    workloads = tuple(replace(corrected(member), batch_beside=member.lent_bytes > 0) for member, _ in followed)
     expected = decision.planner.foresee(workloads, tuple(plan for _, plan in followed))
     for (member, _), plan in zip(followed, expected, strict=True):
         decision.put(_renew_forecast(decision, member, plan))
@@ -71,11 +79,13 @@ def set_targets(
         )
         target = None
         if same and not member.outdated:
-            member = _renew_forecast(decision, member, plan)
+            member = member if member.lent_bytes else _renew_forecast(decision, member, plan)
         else:
             pinned_bytes = host_bytes(planned(member).graphs, plan.plans)
             target = Target(plan=plan, grant_bytes=grant_bytes, host_bytes=pinned_bytes, reason=reason)
         decision.put(replace(member, stage=JobStage.RUNNING, target=target))
+    if decision.pool.lent_bytes:
+        renew_forecasts(decision)  # the plans' own forecasts know of no loan
 
 
 def _renew_forecast(decision: Decision, member: Member, plan: JobPlan) -> Member:
@@ -157,8 +167,8 @@ def reserved_bytes(pool: Pool) -> int:
 
 
 def held_bytes(member: Member) -> int:
-    """Return the memory that the job has, or will have if that is more."""
-    return max(member.held_bytes, promise_bytes(member))
+    """Return the memory that the job has, or will have if that is more. A loan for its next batch does not count."""
+    return max(member.held_bytes - member.lent_bytes, promise_bytes(member))
 
 
 def waits_for_memory(decision: Decision, least_bytes: int, shortfall_bytes: int) -> str:
@@ -169,7 +179,7 @@ def waits_for_memory(decision: Decision, least_bytes: int, shortfall_bytes: int)
     text = f"at least {size(least_bytes)} of device memory, held by {' and '.join(holders)}"
     if shortfall_bytes > 0:
         text += f": {size(shortfall_bytes)} more than the budget of {size(decision.pool.budget_bytes)}"
-    return f"{text}; {size(decision.pool.free_bytes)} are free"
+    return f"{text}; {size(decision.pool.free_bytes + decision.pool.lent_bytes)} are free"
 
 
 def end_member(decision: Decision, member: Member, outcome: Outcome, reason: PlanReason) -> None:

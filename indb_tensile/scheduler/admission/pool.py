@@ -137,6 +137,10 @@ class Member:
     `correction` is the number of the last correction of the job's workspaces (memory_correction.py), and
     `planned_correction` that of the last one that the plan which was sent last takes into account.
 
+    `lent_bytes` of the grant are lent for the job's next batch (batch_loans.py), until the trainer has given them
+    back; `returning` while it owes that, and `returned` until the ledger has confirmed that they are free. `loans`
+    counts the orders to lend and to give back. A plan of the generation `refused_loan` gets no loan any more.
+
     A job is to leave the device while it is `paused` or `set_aside`, and while it is `parked`, its state is in the
     host pool (parking.py). `parks` counts the orders to park.
     """
@@ -183,6 +187,11 @@ class Member:
     correction: int = 0
     planned_correction: int = 0
     outgrown: tuple[OutgrownOperator, ...] = ()  # the operators of the last correction
+    lent_bytes: int = 0
+    returning: bool = False
+    returned: bool = False
+    loans: int = 0
+    refused_loan: int = 0
     misplaced: int = 0  # number of generations in a row whose block the trainer could not place
     misplaced_generation: int = 0  # the last of them
     resend: bool = False  # True if a plan has to be sent even if it is the present one
@@ -331,6 +340,11 @@ class Pool:
         """The bytes that may be granted now. Never negative, even while a lowered budget is still exceeded."""
         pooled_bytes = 0 if self.round is None else self.round.pooled_bytes
         return max(0, self.whole(self.budget_bytes) - self.held_bytes - pooled_bytes)
+
+    @property
+    def lent_bytes(self) -> int:
+        """The bytes that running jobs are lent for their next batches, and give back when others need them."""
+        return sum(member.lent_bytes for member in self.at(JobStage.RUNNING))
 
     @property
     def forming(self) -> bool:

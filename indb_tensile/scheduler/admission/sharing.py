@@ -226,7 +226,8 @@ def _admit_into_free_memory(decision: Decision, head: Member, reason: PlanReason
 
     So a small job need not wait until the large ones are planned anew, which takes up to a second.
     """
-    free_bytes = min(decision.pool.free_bytes, decision.pool.budget_bytes - promised_bytes(decision.pool))
+    pool_bytes = decision.pool.free_bytes + decision.pool.lent_bytes
+    free_bytes = min(pool_bytes, decision.pool.budget_bytes - promised_bytes(decision.pool))
     if rule is None or not head.trade_offs or decision.pool.regions(head.trade_offs[0].peak_bytes) > free_bytes:
         return False
     running = decision.pool.at(JobStage.RUNNING)

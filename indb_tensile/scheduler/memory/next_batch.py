@@ -2,10 +2,11 @@
 
 At the end of an iteration most memory of a plan is unused: the activations are gone. The next batch is uploaded there
 while the last operators still compute. It stays until the next iteration's uploads have copied it to its planned
-place, which takes a copy within the device instead of one over the link. This second buffer only ever takes bytes
-that the plan has and does not use at that time. The plan's peak, its placement and the job's grant therefore stay the
-same to the byte, and no job that fits without the second buffer stops fitting. Where a plan has no room, the batch is
-uploaded when the iteration begins.
+place, which takes a copy within the device instead of one over the link. This second buffer takes bytes that the plan
+has and does not use at that time. The plan's peak, its placement and the job's grant therefore stay the same to the
+byte, and no job that fits without the second buffer stops fitting. Where a plan has no room, the batch is uploaded
+when the iteration begins, unless the job is lent memory beside its plan (admission/batch_loans.py). The copy can then
+begin as soon as the iteration has taken its own batch.
 
 The buffer has room *from* a boundary on: at every operator from there to the end of the iteration, and at those that
 take the batch, its bytes and the plan's load together are at most the plan's peak. The copy is queued behind the
@@ -51,6 +52,11 @@ def batch_tensors(graph: StepGraph, names: Sequence[str]) -> tuple[TensorId, ...
     return tuple(by_name[name] for name in names if name in by_name)
 
 
+def buffer_bytes(graph: StepGraph, batch: Sequence[TensorId]) -> int:
+    """Return the bytes that a batch takes in its buffer."""
+    return sum(aligned_bytes(graph.tensors[tensor].size_bytes) for tensor in batch)
+
+
 def aligned_bytes(size_bytes: int) -> int:
     """Return the bytes that a part of the batch takes in the buffer."""
     return -(-size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
@@ -62,28 +68,42 @@ def room_by_load(
     """Return the first boundary and the last operator of the room that the plan's loads leave; None without room."""
     if not batch:
         return None
-    loads, operators = load(graph, plan, cache), effective(graph, plan, cache).operators
+    loads = load(graph, plan, cache)
     count, most_bytes = len(loads), max(loads) - sum(graph.tensors[t].size_bytes for t in batch)
-    uploads = [k for k, o in enumerate(operators) if o.stage is Stage.UPLOAD and not {*batch}.isdisjoint(o.writes)]
-    last_use = max(uploads, default=count)
+    last_use = _last_use(graph, plan, batch, cache)
     if max(loads[: last_use + 1]) > most_bytes:
         return None
-    after_copies = max((_queued_at(in_index(swap, count), count) for swap in plan.swaps), default=0)
+    earliest = _earliest(plan, last_use, count)
     first = count
-    while first > max(last_use + 1, after_copies) and loads[first - 1] <= most_bytes:
+    while first > earliest and loads[first - 1] <= most_bytes:
         first -= 1
     return first, last_use
 
 
 def uploads_ahead_from(
-    graph: StepGraph, plan: Plan, batch: Sequence[TensorId], cache: PlanCache | None = None
+    graph: StepGraph, plan: Plan, batch: Sequence[TensorId], cache: PlanCache | None = None, *, beside: bool = False
 ) -> int | None:
-    """Return the operator before which the loads first leave room for the next batch.
+    """Return the operator before which there first is room for the next batch: that of the plan's loads, or with
+    `beside` memory beside the plan.
 
-    None if they leave none before the last operator has ended: the upload then begins with the next iteration.
+    None if there is none before the last operator has ended: the upload then begins with the next iteration.
     """
+    if beside:
+        return room_beside(graph, plan, batch, cache)
     bounds = room_by_load(graph, plan, batch, cache)
     return None if bounds is None or bounds[0] == len(effective(graph, plan, cache).operators) else bounds[0]
+
+
+def room_beside(
+    graph: StepGraph, plan: Plan, batch: Sequence[TensorId], cache: PlanCache | None = None
+) -> int | None:
+    """Return the first operator before which the next batch can be uploaded to memory beside the plan.
+
+    None if it would have to wait for the plan's own copies until the iteration ends, or if nothing is uploaded.
+    """
+    count = len(effective(graph, plan, cache).operators)
+    earliest = _earliest(plan, _last_use(graph, plan, batch, cache), count) if batch else count
+    return earliest if earliest < count else None
 
 
 def next_batch_room(
@@ -99,7 +119,7 @@ def next_batch_room(
         return None
     first, last_use = bounds
     sizes = [graph.tensors[t].size_bytes for t in batch]
-    size_bytes = sum(map(aligned_bytes, sizes))
+    size_bytes = buffer_bytes(graph, batch)
     placed = place_plan(graph, plan, region_bytes=region_bytes, cache=cache)
     count = len(effective(graph, plan, cache).operators)
     taken = [
@@ -118,6 +138,19 @@ def next_batch_room(
     return NextBatchRoom(
         first=first, last_use=last_use, offset=offset, size_bytes=size_bytes, counted_bytes=sum(sizes)
     )
+
+
+def _last_use(graph: StepGraph, plan: Plan, batch: Sequence[TensorId], cache: PlanCache | None) -> int:
+    """Return the last operator that uploads a part of the batch, or the number of operators if none does."""
+    operators = effective(graph, plan, cache).operators
+    uploads = [k for k, o in enumerate(operators) if o.stage is Stage.UPLOAD and not {*batch}.isdisjoint(o.writes)]
+    return max(uploads, default=len(operators))
+
+
+def _earliest(plan: Plan, last_use: int, count: int) -> int:
+    """Return the first boundary after the batch was taken and the plan's own copies to the device were queued."""
+    after_copies = max((_queued_at(in_index(swap, count), count) for swap in plan.swaps), default=0)
+    return max(last_use + 1, after_copies)
 
 
 def _queued_at(boundary: int, count: int) -> int:

@@ -55,13 +55,14 @@ class JobRun:
     upload is ignored.
 
     Graph and latencies are the captured ones. The plan determines the graph that runs. `batch` names the tensors that
-    are uploaded ahead where the plan has room.
+    are uploaded ahead where the plan has room, or with `beside` to memory that the job has beside its plan.
     """
 
     graph: StepGraph
     plan: Plan
     latency_ns: tuple[int, ...]
     batch: tuple[str, ...] = ()
+    beside: bool = False
 
     def __post_init__(self) -> None:
         if len(self.latency_ns) != len(self.graph.operators):
@@ -222,7 +223,9 @@ class _Job:
             every=every,
             stretch=stretch,
             batch=batch,
-            ahead_from=None if gates.boundaries else uploads_ahead_from(run.graph, run.plan, batch, cache),
+            ahead_from=(
+                None if gates.boundaries else uploads_ahead_from(run.graph, run.plan, batch, cache, beside=run.beside)
+            ),
         )
         self.now_ns = 0.0
         self.totals = [0.0] * len(_KINDS)

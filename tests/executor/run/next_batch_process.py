@@ -42,7 +42,7 @@ def _train(job: Job, runner: Runner, *, ahead: bool) -> list[bytes]:
     return bits(losses)
 
 
-def _compared(job: Job, steps: Any, plans: tuple[Plan, ...]) -> dict[str, Any]:
+def _compared(job: Job, steps: Any, plans: tuple[Plan, ...], *, lends: bool = False) -> dict[str, Any]:
     plain = Runner(MemoryDevice(), job.state(), steps)
     plain.adopt(plans, 1)
     expected = _train(job, plain, ahead=False), state_bits(plain._state.export())
@@ -54,14 +54,17 @@ def _compared(job: Job, steps: Any, plans: tuple[Plan, ...]) -> dict[str, Any]:
             assert serving is not None
             runner = Runner(device, job.state(), steps, placer=Placer(serving))
             runner.adopt(plans, 1)
+            lent_bytes = runner.lend_for_batch(REGION_BYTES) if lends else 0
             device.reset_high_water()
             seen = _train(job, runner, ahead=True), state_bits(runner._state.export())
             figures = {
                 "bits": seen == expected,
                 "taken": runner.uploaded_ahead > 0,
-                "high water is the peak": device.usage().high_water_bytes == peak(steps[0].graph, plans[0]),
+                "high water is the peak": device.usage().high_water_bytes
+                == peak(steps[0].graph, plans[0]) + lent_bytes,
                 "unaccounted_bytes": device.arena_usage().unaccounted_bytes,
                 "unplanned": serving.served().unplanned,
+                "lent": lent_bytes,
             }
             runner.close()
     return figures
@@ -70,6 +73,11 @@ def _compared(job: Job, steps: Any, plans: tuple[Plan, ...]) -> dict[str, Any]:
 def liveness() -> dict[str, Any]:
     """Train without swaps."""
     return _compared(*_prepared, (LIVENESS,) * 3)
+
+
+def lent() -> dict[str, Any]:
+    """Train without swaps, with the next batch in memory beside the plan."""
+    return _compared(*_prepared, (LIVENESS,) * 3, lends=True)
 
 
 def swaps() -> dict[str, Any]:

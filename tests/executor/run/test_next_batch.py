@@ -10,7 +10,7 @@ import torch
 from indb_tensile.executor.capture.replay import INPUTS
 from indb_tensile.executor.run.runner import Runner
 from indb_tensile.learning.batch_prefetch import BatchPrefetcher
-from indb_tensile.scheduler.memory.next_batch import BATCH_NAMES
+from indb_tensile.scheduler.memory.next_batch import BATCH_NAMES, aligned_bytes
 from indb_tensile.scheduler.memory.peak import LIVENESS, VANILLA, peak
 from indb_tensile.scheduler.plan import Plan
 from tests.device.memory_device import MemoryDevice
@@ -71,6 +71,10 @@ def fed(runner: Runner) -> Iterator[Feed]:
         yield Feed(feed)
 
 
+def lendable_bytes(job: Job) -> int:
+    return sum(aligned_bytes(part.nbytes) for part in job.batches[0])
+
+
 def plans_of(kind: str) -> list[tuple[Plan, ...]]:
     _, steps = prepared(kind)
     random = [tuple(random_plan(s.graph, seed * 10 + k) for k, s in enumerate(steps)) for seed in range(2)]
@@ -99,7 +103,70 @@ def test_every_plan_has_its_bits_and_exactly_its_peak_with_batches_uploaded_ahea
             assert taken == feed.steps - 3, "all batches but the first of each epoch"
 
 
-def interrupted(runner: Runner, plans: list[tuple[Plan, ...]]) -> dict[int, Callable[[], None]]:
+@pytest.mark.parametrize("kind", ["mlp", pytest.param("cnn", marks=pytest.mark.nightly)])
+def test_lent_memory_adds_a_batch_to_the_peak_of_the_device_and_changes_no_bit_and_no_planned_peak(kind: str) -> None:
+    job, steps = prepared(kind)
+    for chosen in plans_of(kind):
+        rows = []
+        for lent in (False, True):
+            device = MemoryDevice()
+            runner = Runner(device, job.state(), steps, sample_every=1)
+            runner.adopt(chosen, 1)
+            own_bytes = device.used_bytes
+            size_bytes = runner.lend_for_batch(1 << 20) if lent else 0
+            assert device.used_bytes == own_bytes + size_bytes
+            with fed(runner) as feed:
+                seen = bits(train(job, runner, feed, ahead=lent))
+            planned_bytes = max(peak(s.graph, p) for s, p in zip(steps, chosen, strict=True))
+            assert device.high_water_bytes == planned_bytes + size_bytes
+            measured = runner.measured()
+            assert measured is not None
+            assert measured.peak_bytes == planned_bytes
+            rows.append((seen, state_bits(runner._state.export())))
+            taken = runner.uploaded_ahead
+            runner.close()
+            assert (device.used_bytes, device.buffers) == (0, {})
+        assert rows[0] == rows[1]
+        if not chosen[0].swaps:
+            assert taken == feed.steps - 3, "all batches but the first of each epoch"
+
+
+def test_loan_ends_with_the_plan_with_parking_and_when_it_is_given_back() -> None:
+    job, steps = prepared("mlp")
+    device = MemoryDevice()
+    runner = Runner(device, job.state(), steps)
+    runner.adopt((LIVENESS,) * 3, 1)
+    own_bytes = device.used_bytes
+    batch_bytes = lendable_bytes(job)
+
+    def lend() -> None:
+        assert runner.lend_for_batch(batch_bytes) == runner.lent_for_batch == batch_bytes
+        assert device.used_bytes == own_bytes + batch_bytes
+
+    lend()
+    lend()
+    assert runner.lend_for_batch(0) == 0
+    assert device.used_bytes == own_bytes
+    lend()
+    runner.adopt((LIVENESS,) * 3, 2)
+    assert (runner.lent_for_batch, device.used_bytes) == (0, own_bytes)
+    lend()
+    runner.relocate(steps)
+    assert runner.lent_for_batch == batch_bytes, "the controller has sent no other plans"
+    runner.park()
+    assert (runner.lent_for_batch, device.used_bytes) == (0, 0)
+    runner.adopt((LIVENESS,) * 3, 3)
+    assert runner.lend_for_batch(batch_bytes - 1) == 0, "too small for a batch"
+    device.granted_bytes = own_bytes + 1
+    assert runner.lend_for_batch(batch_bytes) == 0, "the ledger does not grant it"
+    assert device.used_bytes == own_bytes
+    runner.close()
+    assert (device.used_bytes, device.buffers) == (0, {})
+
+
+def interrupted(
+    runner: Runner, plans: list[tuple[Plan, ...]], *, lent: bool = False
+) -> dict[int, Callable[[], None]]:
     """Return what happens before some steps, when the next batch is on the device already."""
 
     def park_and_resume() -> None:
@@ -109,11 +176,24 @@ def interrupted(runner: Runner, plans: list[tuple[Plan, ...]]) -> dict[int, Call
     def replace_state() -> None:
         runner._state.load(runner._state.export())
 
+    def give_back_and_lend() -> None:
+        runner.lend_for_batch(0)
+        runner.lend_for_batch(1 << 20)
+
+    if lent:
+        runner.lend_for_batch(1 << 20)
+        return {
+            1: give_back_and_lend,
+            2: lambda: runner.adopt(plans[2], 1),
+            3: give_back_and_lend,
+            4: park_and_resume,
+        }
     return {2: lambda: runner.adopt(plans[2], 1), 4: park_and_resume, 8: replace_state}
 
 
-@pytest.mark.parametrize("kind", ["mlp"])
-def test_batch_uploaded_ahead_of_other_plans_or_of_parking_is_uploaded_again(kind: str) -> None:
+@pytest.mark.parametrize("lent", [False, True])
+def test_batch_uploaded_ahead_of_other_plans_or_of_parking_is_uploaded_again(*, lent: bool) -> None:
+    kind = "mlp"
     job, steps = prepared(kind)
     plans, rows = plans_of(kind), []
     for ahead in (False, True):
@@ -121,9 +201,10 @@ def test_batch_uploaded_ahead_of_other_plans_or_of_parking_is_uploaded_again(kin
         runner = Runner(device, job.state(), steps)
         runner.adopt(plans[0], 1)
         with fed(runner) as feed:
-            feed.after = interrupted(runner, plans)
+            feed.after = interrupted(runner, plans, lent=lent)
             seen = bits(train(job, runner, feed, ahead=ahead))
         allowed_bytes = max(peak(s.graph, p) for n in (0, 2) for s, p in zip(steps, plans[n], strict=True))
+        allowed_bytes += lendable_bytes(job) if lent else 0
         assert device.high_water_bytes <= allowed_bytes
         rows.append((seen, state_bits(runner._state.export())))
         assert (runner.uploaded_ahead > 0) == ahead
@@ -196,7 +277,6 @@ def test_failed_gathering_is_an_error_of_its_own_batch() -> None:
 def test_next_batch_lies_in_the_plans_block_on_the_emulated_device() -> None:
     answers = ask("tests.executor.run.next_batch_process")
     answers.pop("stderr")
-    assert answers == {
-        name: {"bits": True, "taken": True, "high water is the peak": True, "unaccounted_bytes": 0, "unplanned": 0}
-        for name in ("liveness", "swaps")
-    }
+    held = {"bits": True, "taken": True, "high water is the peak": True, "unaccounted_bytes": 0, "unplanned": 0}
+    sizes = {"liveness": 0, "swaps": 0, "lent": lendable_bytes(prepared("cnn")[0])}
+    assert answers == {name: {**held, "lent": size_bytes} for name, size_bytes in sizes.items()}

@@ -63,7 +63,7 @@ class FakeController:
     def __init__(self, budget: int, planner: "HalvingPlanner | None" = None, **rules: Any) -> None:
         """`budget` is in regions. `rules` are further fields of the pool."""
         self.pool = Pool(budget_bytes=budget * REGION, region_bytes=REGION, **rules)
-        self.planner = planner or HalvingPlanner(rounds=bool(rules.get("phases")))
+        self.planner = planner or HalvingPlanner(rounds=bool(rules.get("phases")), uploads=bool(rules.get("batch")))
         self.orders: tuple[Order, ...] = ()
 
     def send(self, event: Event) -> tuple[Order, ...]:
@@ -98,9 +98,12 @@ class FakeController:
         assert assigned.job == claimed
         return assigned.trainer
 
-    def capture(self, trainer: TrainerId, regions: int, unknown: int = 0) -> tuple[Order, ...]:
+    def capture(self, trainer: TrainerId, regions: int, unknown: int = 0, steps: float = 1.0) -> tuple[Order, ...]:
         """Send the captured graph of a job: one operator that writes a tensor of `regions` regions."""
-        return self.send(Capture(trainer=trainer, graphs=(graph(regions),), latency_ns=((1000,),), unknown=unknown))
+        captured = (graph(regions),)
+        return self.send(
+            Capture(trainer=trainer, graphs=captured, latency_ns=((1000,),), unknown=unknown, steps=steps)
+        )
 
     def start(self, number: int, regions: int) -> TrainerId:
         """Start a job, adopt all plans, and return the job's trainer."""
@@ -135,6 +138,7 @@ class HalvingPlanner:
 
     slowdown: float = 4.0  # of a job that is planned for half of its graph
     rounds: bool = False  # jobs may share the device in phases
+    uploads: bool = False  # a fifth of an iteration waits for its batch, unless memory is lent for the next one
     swaps: bool = True  # without swaps no job can be planned for less than its whole graph
 
     def placed_bytes(self, workload: Workload, plan: JobPlan, *, region_bytes: int) -> int:
@@ -154,7 +158,7 @@ class HalvingPlanner:
             extra_bytes = min(spare_bytes, most_bytes - least_bytes)
             spare_bytes -= extra_bytes
             plans.append(job_plan(workload.job, least_bytes + extra_bytes))
-        return tuple(plans)
+        return self.foresee(workloads, tuple(plans))
 
     def renew(
         self, workloads: tuple[Workload, ...], plans: tuple[JobPlan, ...], *, budget_bytes: int, thorough: bool = True
@@ -192,8 +196,14 @@ class HalvingPlanner:
         )
 
     def foresee(self, workloads: tuple[Workload, ...], plans: tuple[JobPlan, ...]) -> tuple[JobPlan, ...]:
-        del workloads
-        return plans
+        if not self.uploads:
+            return plans
+        waits = replace(_FORECAST, compute_ns=800, upload_ns=200)
+        hidden = replace(_FORECAST, iteration_ns=800, compute_ns=800)
+        return tuple(
+            replace(plan, forecast=hidden if workload.batch_beside else waits)
+            for workload, plan in zip(workloads, plans, strict=True)
+        )
 
     def least_bytes(self, workload: Workload) -> int:
         return self.whole_bytes(workload) // (2 if self.swaps else 1)
@@ -219,7 +229,8 @@ class CachedPlanner(HalvingPlanner):
 
     def add_answer(self, question: Question) -> None:
         """Add HalvingPlanner's answer to the cache."""
-        self.answers.append((question, answer_of(HalvingPlanner(rounds=self.rounds), question)))
+        planner = HalvingPlanner(rounds=self.rounds, uploads=self.uploads)
+        self.answers.append((question, answer_of(planner, question)))
 
     def plan(self, workloads: tuple[Workload, ...], *, budget_bytes: int) -> tuple[JobPlan, ...] | Infeasible:
         plans: tuple[JobPlan, ...] | Infeasible = self.look_up(
@@ -278,7 +289,7 @@ class SlowPlannerController(FakeController):
     """A fake controller whose planner answers after `decide()` has returned, as the planner process does."""
 
     def __init__(self, budget: int, **rules: Any) -> None:
-        self.cached_planner = CachedPlanner(rounds=bool(rules.get("phases")))
+        self.cached_planner = CachedPlanner(rounds=bool(rules.get("phases")), uploads=bool(rules.get("batch")))
         self.question: Question | None = None  # the question that the planner works on
         super().__init__(budget, planner=self.cached_planner, **rules)
 

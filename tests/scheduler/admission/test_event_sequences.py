@@ -17,6 +17,7 @@ from indb_tensile.scheduler.admission.admission_orders import (
     FailJob,
     GrantCalibration,
     LeaveRound,
+    LendForBatch,
     Order,
     ParkJob,
     PlayPart,
@@ -32,6 +33,7 @@ from indb_tensile.scheduler.admission.decision import Decision
 from indb_tensile.scheduler.admission.events import (
     Adoption,
     Answered,
+    BatchLoan,
     BudgetChange,
     Calibration,
     CancelRequest,
@@ -76,11 +78,20 @@ class EventSimulation:
     """Simulate the trainers and the queue around `decide()`: carry out its orders, and check the invariants."""
 
     def __init__(
-        self, budget: int, sizes: list[int], data: st.DataObject, *, slow: bool, shifts: bool = False
+        self,
+        budget: int,
+        sizes: list[int],
+        data: st.DataObject,
+        *,
+        slow: bool,
+        shifts: bool = False,
+        loans: bool = False,
     ) -> None:
         rules: dict[str, Any] = {"spare_trainers": 2, "max_jobs": 4, "phases": not shifts}
         if shifts:
             rules |= {"sharing": Sharing.COMPLETION, "link": _LINK, "first_step_s": 5.0, "contention": _TURNS}
+        if loans:
+            rules["batch"] = ("t0",)
         self.controller = (SlowPlannerController if slow else FakeController)(budget, **rules)
         self.now_s = 0.0
         self.data = data
@@ -92,6 +103,8 @@ class EventSimulation:
         self.idle: set[TrainerId] = set()
         self.busy: dict[TrainerId, ClaimedJob] = {}
         self.next_message: dict[TrainerId, Event] = {}  # by trainer: the message that it sends next
+        self.loan_answers: dict[TrainerId, list[Event]] = {}  # by trainer: what it sends before `next_message`
+        self.lent: dict[TrainerId, int] = {}  # by trainer: the number of the loan that it uses
         self.ending: set[TrainerId] = set()
         self.held_bytes: dict[TrainerId, int] = {}  # by trainer: the memory that it holds
         self.granted_bytes: dict[TrainerId, int] = {}
@@ -132,6 +145,7 @@ class EventSimulation:
             case SetGrant(trainer=trainer, grant_bytes=grant_bytes):
                 assert grant_bytes % REGION == 0
                 held_bytes = self.held_bytes.get(trainer, 0)
+                assert grant_bytes >= self.granted_bytes.get(trainer, 0) or trainer not in self.lent
                 self.granted_bytes[trainer] = grant_bytes
                 self.held_bytes[trainer] = max(held_bytes, grant_bytes)
                 if grant_bytes > held_bytes:
@@ -173,6 +187,8 @@ class EventSimulation:
                 if not in_memory:
                     fault = Fault(sqlstate="53200", message="no room")
                     self.next_message[trainer] = Failure(trainer=trainer, fault=fault, retry=True, blame=Blame.NOBODY)
+            case LendForBatch(trainer=trainer, number=number, size_bytes=size_bytes):
+                self.lend(trainer, number, size_bytes)
             case EndTrainer(trainer=trainer):
                 assert trainer in self.alive()
                 self.ending.add(trainer)
@@ -188,6 +204,24 @@ class EventSimulation:
                 self.queued.append(number)
             case _:
                 pass
+
+    def lend(self, trainer: TrainerId, number: int, size_bytes: int) -> None:
+        """Use the loan, refuse it, or give it back."""
+        assert trainer in self.busy
+        assert trainer not in self.in_flight
+        assert not self.seated
+        assert trainer not in self.next_message, "an order to lend after one to park"
+        refuses = size_bytes and self.data.draw(st.booleans(), label="refuses the loan")
+        if size_bytes and not refuses:
+            assert trainer not in self.lent
+            self.lent[trainer] = number
+        else:
+            answer = BatchLoan(trainer=trainer, number=number, size_bytes=0)
+            self.loan_answers.setdefault(trainer, []).append(answer)
+
+    def with_messages(self) -> set[TrainerId]:
+        """Return the trainers that have something to send."""
+        return {*self.next_message, *self.loan_answers}
 
     def check_budget(self) -> None:
         held_bytes = sum(self.held_bytes.values())
@@ -271,12 +305,19 @@ class EventSimulation:
     def exit_trainer(self, trainer: TrainerId, code: int = -9) -> None:
         for group in (self.starting, self.idle, self.ending, self.joined):
             group.discard(trainer)
-        for table in (self.busy, self.next_message, self.in_flight):
+        for table in (self.busy, self.next_message, self.in_flight, self.loan_answers, self.lent):
             table.pop(trainer, None)
         self.send(Exit(trainer=trainer, code=code))
 
     def send_next_message(self, trainer: TrainerId) -> None:
         """Send the trainer's next message of the protocol."""
+        if trainer in self.loan_answers:
+            answer = self.loan_answers[trainer].pop(0)
+            self.loan_answers = {key: answers for key, answers in self.loan_answers.items() if answers}
+            self.lent.pop(trainer, None)
+            self.send(answer)
+            return
+        self.lent.pop(trainer, None)  # it adopts or parks
         event = self.next_message.pop(trainer)
         self.joined.discard(trainer)  # it adopts, leaves or parks at the end of an iteration
         if isinstance(event, Adoption):
@@ -289,6 +330,9 @@ class EventSimulation:
     def finish_job(self, trainer: TrainerId) -> None:
         claimed = self.busy.pop(trainer)
         self.next_message.pop(trainer, None)
+        self.loan_answers.pop(trainer, None)
+        if (number := self.lent.pop(trainer, None)) is not None:
+            self.send(BatchLoan(trainer=trainer, number=number, size_bytes=0))
         self.joined.discard(trainer)
         leaves_first: bool = self.data.draw(st.booleans(), label="leaves a round before it ends")
         if self.seated and leaves_first:
@@ -320,8 +364,8 @@ class EventSimulation:
             self.starting.remove(trainer)
             self.idle.add(trainer)
             self.send(SpareReady(trainer=trainer))
-        elif action in (3, 4, 5) and self.next_message:
-            self.send_next_message(self.draw_trainer(self.next_message))
+        elif action in (3, 4, 5) and self.with_messages():
+            self.send_next_message(self.draw_trainer(self.with_messages()))
         elif action == 6 and (running := self.trainers_under_plan()):
             self.finish_job(self.draw_trainer(running))
         elif action == 7 and self.alive():
@@ -408,8 +452,8 @@ class EventSimulation:
                 self.exit_trainer(min(self.ending), 0)
             elif self.answer_question():
                 pass
-            elif self.next_message:
-                self.send_next_message(min(self.next_message))
+            elif self.with_messages():
+                self.send_next_message(min(self.with_messages()))
             elif self.starting:
                 trainer = min(self.starting)
                 self.starting.remove(trainer)
@@ -430,7 +474,8 @@ def test_no_sequence_of_events_exceeds_the_budget_loses_a_job_or_gets_stuck(data
     slow = data.draw(st.booleans(), label="a planner that takes its time")
     budget = data.draw(st.integers(1, 20), label="budget")
     shifts = data.draw(st.booleans(), label="jobs change places")
-    simulation = EventSimulation(budget, sizes, data, slow=slow, shifts=shifts)
+    loans = data.draw(st.booleans(), label="memory is lent for next batches")
+    simulation = EventSimulation(budget, sizes, data, slow=slow, shifts=shifts, loans=loans)
     for _ in range(data.draw(st.integers(0, 60), label="steps")):
         simulation.take_random_action()
     simulation.run_to_completion()

@@ -11,6 +11,7 @@ from indb_tensile.scheduler.memory.next_batch import (
     NextBatchRoom,
     batch_tensors,
     next_batch_room,
+    room_beside,
     room_by_load,
     uploads_ahead_from,
 )
@@ -134,3 +135,26 @@ def test_room_begins_after_the_plans_own_copies_to_the_device() -> None:
     bounds = room_by_load(later, plan, batch_tensors(later, BATCH))
     assert bounds is not None
     assert bounds[0] >= 4
+
+
+@given(graphs(), st.integers(0, 200))
+def test_memory_beside_the_plan_is_used_as_soon_as_the_batch_is_taken_and_never_later_than_the_plans_own(
+    graph: StepGraph, seed: int
+) -> None:
+    plan, batch = plan_of(graph, seed), batch_tensors(graph, BATCH)
+    first = room_beside(graph, plan, batch)
+    operators = effective(graph, plan).operators
+    own = uploads_ahead_from(graph, plan, batch)
+    assert uploads_ahead_from(graph, plan, batch, beside=True) == first
+    if first is None:
+        assert own is None
+        return
+    assert batch
+    assert own is None or first <= own
+    uploads = [k for k, o in enumerate(operators) if o.stage is Stage.UPLOAD and not {*batch}.isdisjoint(o.writes)]
+    count = len(operators)
+    copies = [swap.in_at % count for swap in plan.swaps]
+    assert max(uploads) < first < count
+    if not plan.swaps:
+        assert first == max(uploads) + 1
+    assert all(at <= first or at == count for at in copies)

@@ -106,6 +106,8 @@ def test_batch_that_is_uploaded_ahead_is_waited_for_only_as_long_as_its_copy_exc
     assert forecasts[0].peak_bytes == forecasts[1].peak_bytes == 270
     (seen,) = simulate([dataclasses.replace(ahead, batch=("y",))], link)
     assert seen == forecasts[0], "no tensor of this name is uploaded"
+    (lent,) = simulate([dataclasses.replace(ahead, beside=True)], link)
+    assert (lent.iteration_ns, lent.upload_ns) == (300 + max(0, copy_ns - 300), max(0, copy_ns - 300))
     work = Workload(job=JobId(1), graphs=(graph,), latency_ns=(own.latency_ns,), batch=("x",))
     planned = plan_jobs((work,), budget_bytes=270, link=link, policy="liveness")
     assert not isinstance(planned, Infeasible)
