@@ -119,6 +119,13 @@ def running(cluster: Cluster, template: str) -> Iterator[Service]:
 
     `demo` has the tables digits, breast_cancer and diabetes. Tests change the budget in the configuration file.
     """
+    with running_service(cluster, template) as service:
+        yield service
+
+
+@contextlib.contextmanager
+def running_service(cluster: Cluster, template: str) -> Iterator[Service]:
+    """Yield the same as the fixture `running`, with a controller and a database of its own."""
     with fresh_database(cluster, template) as database, service_on(database) as service:
         config = service.directory / "settings.toml"
         service.settings |= {

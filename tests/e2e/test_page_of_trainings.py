@@ -10,7 +10,8 @@ import pytest
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
-from tests.e2e.conftest import Service
+from indb_tensile.cluster import Cluster
+from tests.e2e.conftest import Service, running_service
 from tests.e2e.trainings import train, wait_until_training
 from tests.web.chromium import chromium, complaints, enter, is_too_wide, open_page, wait_for, wait_for_text
 from tests.web.conftest import ServedPage, served_page
@@ -29,6 +30,13 @@ class Trainings:
     paused: int
     failed: int
     ended: tuple[int, ...]
+
+
+@pytest.fixture(scope="module")
+def running(cluster: Cluster, template: str) -> Iterator[Service]:
+    """A controller of this module alone: the pages show every job, and bob must own no model."""
+    with running_service(cluster, template) as service:
+        yield service
 
 
 @pytest.fixture(scope="module")

@@ -29,6 +29,7 @@ others += ["indb_tensile.cli.main", "indb_tensile.cli.bench"]
 for name in others:
     importlib.import_module(name)
 
+del sys.modules["sklearn"]  # preprocessing needs it, which the models below import
 from tests.executor.models import make_job
 
 signatures = [" ".join([step.graph.signature, *sorted(step.signatures)]) for step in make_job("cnn").steps]
