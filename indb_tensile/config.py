@@ -8,6 +8,7 @@ computes a training step (controller/link_rates.py). Its 2 GiB hold any one of t
 but not three. Other devices take their sizes from the GPU or the machine (device/backend.py, device/hardware.py).
 """
 
+import ipaddress
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -93,6 +94,10 @@ class Settings:
     A job fails if interruptions that are not its own fault have cost it more than `interrupted_s` since its last
     checkpoint; 0 sets no limit.
 
+    Several devices. A rank of a job that several devices train together listens on `rank_address`: loopback if all
+    devices are of this machine, else this machine's address in a private network. A rank is lost if it has not
+    answered another one for `rank_timeout_s`.
+
     Files. The service puts its socket into `service_directory`; empty starts no service. `checkpoint_store` says
     where checkpoints are kept: `local`, in files below `state_dir`, which only this host can read; `catalog`, in the
     database; `auto`, in files, and every `checkpoint_catalog_s` also in the catalog while a controller of another
@@ -139,6 +144,8 @@ class Settings:
     answer_s: float = 600.0  # longer than an iteration, and than the start of a trainer, on any machine
     start_patience_s: float = 60.0  # longer than the restart of a server
     interrupted_s: float = 86_400.0  # a day: longer than any outage that an administrator works on
+    rank_address: str = "127.0.0.1"
+    rank_timeout_s: float = 300.0  # longer than one rank saves a checkpoint, while the others wait for it
     service_directory: str = ""
     state_dir: str = ".tensile"
     # For debugging, on the emulated device: a process that accesses swapped-out memory ends with a message.
@@ -158,13 +165,10 @@ class Settings:
             if not low <= value <= high:
                 unit = " seconds" if _KINDS[name] == "a duration" else ""
                 raise _fault(name, value, f"{_KINDS[name]} from {low} to {high}{unit}")
+        self._check_names()
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
                 raise _fault(name, getattr(self, name), f"one of {', '.join(choices)}")
-        if not _DEVICE.fullmatch(self.device):
-            raise _fault(
-                "device", self.device, "auto, cpu, emulated, cuda, or cuda: and a GPU's number, such as cuda:0"
-            )
         if self.region_bytes % PAGESIZE:
             raise _fault("region_bytes", self.region_bytes, f"a multiple of a page of {PAGESIZE} bytes")
         if self.budget_bytes > self.capacity_bytes:
@@ -173,6 +177,15 @@ class Settings:
             raise _fault("budget_bytes", self.budget_bytes, f"at least one region of {self.region_bytes} bytes")
         if self.lease_s < 3 * self.beat_s:
             raise _fault("lease_s", self.lease_s, f"at least three beats of {self.beat_s} s")
+
+    def _check_names(self) -> None:
+        if not _DEVICE.fullmatch(self.device):
+            raise _fault(
+                "device", self.device, "auto, cpu, emulated, cuda, or cuda: and a GPU's number, such as cuda:0"
+            )
+        if not is_private_address(self.rank_address):
+            expected = "a loopback address, or this machine's address in a private network, such as 10.0.0.7"
+            raise _fault("rank_address", self.rank_address, expected)
 
     @property
     def threads(self) -> int:
@@ -218,6 +231,15 @@ class SettingRule:
     default: object
     range: tuple[float, float] | None
     choices: tuple[str, ...] = ()
+
+
+def is_private_address(text: str) -> bool:
+    """Return whether the text is an address on which ranks may listen: their connections are not encrypted."""
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return address.is_private and not address.is_unspecified
 
 
 def setting_rules() -> tuple[SettingRule, ...]:
@@ -287,6 +309,8 @@ _KINDS: dict[str, str] = {
     "answer_s": "a duration",
     "start_patience_s": "a duration",
     "interrupted_s": "a duration",
+    "rank_address": "an address",
+    "rank_timeout_s": "a duration",
     "service_directory": "a directory",
     "state_dir": "a directory",
     "strict": "true or false",
@@ -327,6 +351,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "stop_grace_s": (0, 600),
     "answer_s": (1, 86400),
     "start_patience_s": (0, 86400),
+    "rank_timeout_s": (1, 86400),
     "interrupted_s": (0, 365 * 86400),
     "survey_s": (0, 600),
     "torch_threads": (0, 1024),

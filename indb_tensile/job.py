@@ -143,18 +143,18 @@ class PredictInto:
 class JobSpec:
     """The user's request, resolved when the job was enqueued. A worker must not trust its contents.
 
-    `architecture` is `{"type": "mlp" | "cnn" | "layers", ...}`; see `request/network_rules.py`.
-    `features` None stands for all columns except the target and those in `exclude`. `column_numbers` has PostgreSQL's
-    number of each column that is read directly; a column of another number is not the one that the user named.
-    `query` is the text of the query that gave the rows of the job's snapshot; `relation` then has oid 0 and an empty
-    schema. No worker runs it. `part_tables` has the tables that the split names, by part: "valid" and "test".
-    `transform` has the expressions of computed features and the types of the columns that they name; the snapshot has
-    their values, and no worker evaluates them. A job that has `predict` trains nothing; its task, target and
-    architecture are those of the version that predicts. A job that has `search` is a search, which no worker claims:
-    its arguments have the first value of everything that varies, and `search` has the space and the options
-    (request/search_rules.py).
+    `architecture` is `{"type": "mlp" | "cnn" | "layers", ...}`; see `request/network_rules.py`. `features` None
+    stands for all columns except the target and those in `exclude`. `column_numbers` has PostgreSQL's number of each
+    column that is read directly; a column of another number is not the one that the user named. `query` is the text
+    of the query that gave the rows of the job's snapshot; `relation` then has oid 0 and an empty schema. No worker
+    runs it. `part_tables` has the tables that the split names, by part: "valid" and "test". `transform` has the
+    expressions of computed features and the types of the columns that they name; the snapshot has their values, and
+    no worker evaluates them. A job that has `predict` trains nothing; its task, target and architecture are those of
+    the version that predicts. A job that has `search` is a search, which no worker claims: its arguments have the
+    first value of everything that varies, and `search` has the space and the options (request/search_rules.py).
     `targets` has the columns of a target of several; `target` is then their list as JSON, which names the target.
-    `forecast` has the options of a forecast (request/forecast_rules.py).
+    `forecast` has the options of a forecast (request/forecast_rules.py). `devices` train the job together; a batch is
+    then computed in at least so many parts.
     """
 
     model: str
@@ -181,6 +181,7 @@ class JobSpec:
     search: dict[str, Any] | None = None
     targets: tuple[str, ...] = ()
     forecast: dict[str, Any] | None = None
+    devices: int = 1
 
     @property
     def target_columns(self) -> tuple[str, ...]:
@@ -194,6 +195,18 @@ class JobSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimedRank:
+    """One of the ranks of a job that several devices train together. Rank 0 is the leader.
+
+    `attempt_claim` is the claim of the leader: what ends one rank ends the attempt of all, under this claim.
+    """
+
+    rank: int
+    ranks: int
+    attempt_claim: ClaimToken
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimedJob:
     """One claimed row of `tensile.jobs`. Every later write for the job must carry `claim`.
 
@@ -201,7 +214,8 @@ class ClaimedJob:
     `threads` is the number of threads for the job's operators. The job keeps this number from its first start on,
     because another number of threads changes the last bits of its results. Of one owner's jobs, those of a higher
     `priority` start first. `owner_weight` is the owner's weight in the division of the devices between owners.
-    `worked_s` are the seconds of `max_runtime` that a trial of a search has used before its last rung.
+    `worked_s` are the seconds of `max_runtime` that a trial of a search has used before its last rung. If several
+    devices train the job, `gang` says which of them this one is, and `claim` is that of its rank.
     """
 
     job: JobId
@@ -214,3 +228,9 @@ class ClaimedJob:
     threads: int = 1
     priority: int = 0
     worked_s: float = 0.0
+    gang: ClaimedRank | None = None
+
+    @property
+    def follows(self) -> bool:
+        """Return whether another device leads the job: it validates, saves and publishes, and this one does not."""
+        return self.gang is not None and self.gang.rank > 0

@@ -416,6 +416,7 @@ create table tensile.jobs (
   init_version_id bigint,
   version_id bigint,  -- no foreign key: deleting a version would lock its job's row, which users may lock too
   needs_bytes bigint,
+  devices integer not null default 1,
   constraint jobs_spec_names_the_model check (spec ->> 'model' is not distinct from model_name),
   constraint jobs_spec_names_the_relation check (
     spec #>> '{relation,oid}' is not distinct from relation_oid::text
@@ -433,6 +434,7 @@ create table tensile.jobs (
   constraint jobs_priority_is_bounded check (priority between -1000 and 1000),
   constraint jobs_attempts_are_bounded check (max_attempts between 1 and 100 and faults between 0 and max_attempts),
   constraint jobs_have_threads check (threads > 0),
+  constraint jobs_have_devices check (devices between 1 and 64),
   constraint jobs_attempts_are_counts check (attempt >= 0 and interruptions >= 0 and interrupted >= interval '0'),
   constraint jobs_have_a_worker_while_active check ((state in ('starting', 'running')) = (worker_id is not null)),
   constraint jobs_have_a_claim_while_active check (state not in ('starting', 'running') or claim is not null),
@@ -532,6 +534,59 @@ comment on column tensile.jobs.version_id is 'version that the job published, wh
 comment on column tensile.jobs.needs_bytes is
   'least budget of a device that could hold the job, known once a device was too small for it; as long as a living '
   'controller has such a device, no other one claims the job';
+comment on column tensile.jobs.devices is
+  'devices that train the job together, each as one rank: see tensile.job_ranks';
+
+create table tensile.job_ranks (
+  job_id bigint not null references tensile.jobs on delete cascade,
+  rank integer not null,
+  worker_id bigint,  -- no foreign key: the deletion of a worker would search for its ranks
+  claim bigint,
+  state text not null default 'offered',
+  waits_for text,
+  since timestamptz not null default now(),
+  primary key (job_id, rank),
+  constraint job_ranks_are_bounded check (rank between 0 and 63),
+  constraint job_ranks_have_a_known_state
+    check (state in ('offered', 'preparing', 'prepared', 'admitted', 'training', 'finished')),
+  constraint job_ranks_have_a_worker_once_accepted
+    check ((state = 'offered') = (worker_id is null) and (worker_id is null) = (claim is null))
+) with (fillfactor = 50);
+create unique index job_ranks_are_of_different_workers on tensile.job_ranks (job_id, worker_id);
+create index job_ranks_worker on tensile.job_ranks (worker_id) where worker_id is not null;
+comment on table tensile.job_ranks is
+  'ranks of the jobs that several devices train together (gangs). The rows exist only while an attempt of the job is under '
+  'way: a trigger deletes them with its end, so a claim of a rank is valid as long as its row exists';
+comment on column tensile.job_ranks.job_id is 'job of the rank';
+comment on column tensile.job_ranks.rank is
+  'number of the rank from 0; rank 0 is the leader, whose worker has the job itself';
+comment on column tensile.job_ranks.worker_id is 'worker that has accepted the rank; null while the rank is offered';
+comment on column tensile.job_ranks.claim is
+  'token of the rank, which each of its writes carries; for rank 0 that of the job';
+comment on column tensile.job_ranks.state is
+  'offered: no worker has the rank; preparing: its trainer reads the table and captures the step; prepared: it waits for '
+  'memory; admitted: it has memory and waits for the other ranks; training; finished: it has trained all epochs';
+comment on column tensile.job_ranks.waits_for is 'what the rank waits for, in words, as written by its controller';
+comment on column tensile.job_ranks.since is 'time since which the rank is in this state';
+
+create table tensile.rank_values (
+  job_id bigint not null,
+  rank integer not null,
+  key text not null,
+  value bytea not null,
+  primary key (job_id, key),
+  foreign key (job_id, rank) references tensile.job_ranks on delete cascade,
+  constraint rank_values_keys_are_short check (length(key) between 1 and 1000),
+  constraint rank_values_are_small check (octet_length(value) <= 1048576)
+);
+create index rank_values_rank on tensile.rank_values (job_id, rank);
+comment on table tensile.rank_values is
+  'values by which the ranks of one attempt find each other: addresses, the snapshot to read, and a secret. Only workers '
+  'read and write them, and they are deleted with the ranks';
+comment on column tensile.rank_values.job_id is 'job of the ranks';
+comment on column tensile.rank_values.rank is 'rank that has written the value';
+comment on column tensile.rank_values.key is 'name of the value, which all ranks of the job know';
+comment on column tensile.rank_values.value is 'bytes of the value';
 
 create table tensile.awaited_jobs (
   job_id bigint not null references tensile.jobs on delete cascade,

@@ -30,6 +30,13 @@ as $$
                 then greatest(extract(epoch from p.eta - now()), 0)::double precision end as left_s
       from tensile.jobs as j left join tensile.job_progress as p on p.job_id = j.job_id
      where j.worker_id is not null and not j.pause_requested
+    union all
+    select r.worker_id, j.phase::text, j.state,
+           case when r.state = 'training' and p.eta is not null
+                then greatest(extract(epoch from p.eta - now()), 0)::double precision end
+      from tensile.job_ranks as r
+      join tensile.jobs as j on j.job_id = r.job_id left join tensile.job_progress as p on p.job_id = j.job_id
+     where r.rank > 0 and r.worker_id is not null and r.state <> 'finished'
   ), average as (
     select coalesce(avg(a.left_s), 60) as left_s from active as a  -- at first a minute, as good as any other guess
   ), loads as (
@@ -107,6 +114,9 @@ comment on function tensile.largest_budget() is
 -- A job that was too large for one device is left to the controllers that could hold it. When the last of them has gone,
 -- another one claims it, and it fails there, with the reason.
 --
+-- A rank of a job that other devices train, too, comes first. A job for several devices is claimed only if there are as
+-- many of them, and if no other such job waits for its devices (24_ranks.sql).
+--
 -- With `defers` the worker leaves the job to a better worker (tensile.better_worker()), and gets the queued row as it is,
 -- unless it has waited long enough for another worker to claim the job `waited_for`.
 create function tensile.claim_job(
@@ -125,6 +135,9 @@ declare
   next_owner oid;
   next_job bigint;
   needs bigint;
+  devices integer;
+  claimed tensile.jobs;
+  gang_is_incomplete constant boolean := tensile.incomplete_gang() is not null;
   own_budget constant bigint := coalesce((select d.budget_bytes from tensile.devices as d
                                            where d.worker_id = claim_job.worker), 0);
   most constant bigint := coalesce(tensile.largest_budget(), 0);
@@ -134,14 +147,22 @@ begin
                   where w.worker_id = claim_job.worker and w.stopped_at is null and w.version = tensile.catalog_version()) then
     return;
   end if;
+  if gang_is_incomplete then
+    return query select r.* from tensile.accept_rank(claim_job.worker, claim_job.passed_over) as r;
+    if found then
+      return;
+    end if;
+  end if;
   for portion in 1..5 loop
     next_job := null;
     for next_owner in select h.owner_oid from tensile.queue_heads(skipped_owners) as h loop
-      select q.job_id, q.needs_bytes into next_job, needs from tensile.jobs as q
+      select q.job_id, q.needs_bytes, q.devices into next_job, needs, devices from tensile.jobs as q
        where q.owner_oid >= next_owner and q.owner_oid <= next_owner  -- see tensile.queue_heads()
          and q.state = 'queued' and not q.pause_requested and not q.awaits_jobs
          and (q.not_before is null or q.not_before <= now())
          and (q.needs_bytes is null or q.needs_bytes <= own_budget or q.needs_bytes > most)
+         and (q.devices = 1 or not gang_is_incomplete
+                               and q.devices <= tensile.gang_devices(claim_job.worker, q.needs_bytes))
          and q.installation = (select tensile.installation())
        order by q.owner_oid, q.priority desc, q.job_id
          for update skip locked limit 1;
@@ -172,33 +193,36 @@ begin
   if next_job is null then
     return;
   end if;
-  -- Two workers could use the last place of one owner's quota at the same time. The lock on the row of the oldest
-  -- worker, which no user can lock, makes one of them count after the other. A later claim takes the job that is left
-  -- now.
-  if next_owner = any (tensile.owners_at_limit(1, next_owner)) then
+  -- Two workers could use the last place of one owner's quota, or begin two gangs, at the same time. The lock on the row
+  -- of the oldest worker, which no user can lock, makes one of them count after the other. A later claim takes the job
+  -- that is left now.
+  if devices > 1 or next_owner = any (tensile.owners_at_limit(1, next_owner)) then
     perform from tensile.workers as w
       where w.worker_id = (select min(v.worker_id) from tensile.workers as v where v.stopped_at is null)
         for no key update;
-    if next_owner = any (tensile.owners_at_limit(0)) then
+    if next_owner = any (tensile.owners_at_limit(0)) or devices > 1 and tensile.incomplete_gang() is not null then
       return;
     end if;
   end if;
-  if defers and next_job is distinct from waited_for and tensile.better_worker(claim_job.worker, needs) is not null then
+  if defers and devices = 1 and next_job is distinct from waited_for and tensile.better_worker(claim_job.worker, needs) is not null then
     return query select j.* from tensile.jobs as j where j.job_id = next_job;
     return;
   end if;
-  return query
   update tensile.jobs as j
      set state = 'starting', phase = null, attempt = j.attempt + 1, worker_id = claim_job.worker,
          claim = nextval('tensile.claim_seq'),  -- every later write must carry it
          threads = coalesce(j.threads, (select w.threads from tensile.workers as w where w.worker_id = claim_job.worker)),
          progress_at = now(), waits_for = null, not_before = null, started_at = coalesce(j.started_at, now())
    where j.job_id = next_job  -- the row is locked, so the job is still queued
-  returning j.*;
+  returning j.* into claimed;
+  if devices > 1 then
+    perform tensile.offer_ranks(claimed);
+  end if;
+  return next claimed;
 end
 $$;
 comment on function tensile.claim_job(bigint, oid[], boolean, bigint) is
-  'claims a job for a worker: that of the owner whose turn it is, among the owners whose quotas allow another job and '
+  'claims a job for a worker: an offered rank of a job for several devices, else that of the owner whose turn it is, among the owners whose quotas allow another job and '
   'that are not passed over, and of that owner''s queued jobs the oldest of the highest priority that is not paused; '
   'workers never wait for each other''s jobs. With defers, and if another worker would be done earlier, returns the '
   'queued job without claiming it, unless it is the job that the worker has waited for';
@@ -302,7 +326,7 @@ begin
                  ('column_numbers', '{object,missing}'), ('part_tables', '{object,missing}'),
                  ('transform', '{object,"null",missing}'), ('predict', '{object,missing}'),
                  ('search', '{object,missing}'), ('targets', '{array,missing}'),
-                 ('forecast', '{object,"null",missing}')) as k (name, types)
+                 ('forecast', '{object,"null",missing}'), ('devices', '{number,missing}')) as k (name, types)
    where coalesce(jsonb_typeof(spec -> k.name), 'missing') <> all (k.types)
    limit 1;
   return case
@@ -319,6 +343,8 @@ begin
       then 'features, exclude and targets are not lists of column names'
     when spec @? '$.memory_limit_bytes ? (@ < 1 || @ != @.floor())'
       then format('memory_limit_bytes is %s, not a whole number above 0', spec -> 'memory_limit_bytes')
+    when spec @? '$.devices ? (@ < 1 || @ > 64 || @ != @.floor())'
+      then format('devices is %s, not a whole number from 1 to 64', spec -> 'devices')
     when spec ? 'search' and not coalesce(
            spec @? 'strict $.search ? (@.type() == "object" && @.space.type() == "object")'
            and spec @? 'strict $.search.trials ? (@.type() == "number" && @ >= 1 && @ <= 1000 && @ == @.floor())'
@@ -345,10 +371,14 @@ begin
     raise exception 'the specification of the job is refused: %', fault
       using errcode = 'invalid_parameter_value', hint = 'Enqueue jobs with tensile_train, which writes it.';
   end if;
+  if new.spec ? 'devices' and not new.spec ?| array['search', 'predict'] then
+    new.devices := new.spec -> 'devices';
+  end if;
   return new;
 end
 $$;
-comment on function tensile.check_request() is 'trigger: refuses a job whose specification fails tensile.spec_fault()';
+comment on function tensile.check_request() is 
+  'trigger: refuses a job whose specification fails tensile.spec_fault(), and sets its number of devices';
 
 create trigger jobs_are_requests before insert on tensile.jobs
   for each row when (new.state = 'queued')  -- a restored copy inserts jobs that have ended, which need no check
@@ -410,6 +440,11 @@ begin
   select n.job_id, 'awaited_jobs_succeeded', jsonb_build_object('depends_on', n.depends_on)
     from before_change as o join after_change as n using (job_id)
    where o.awaits_jobs and not n.awaits_jobs and n.state = 'queued' and n.search_id is null;
+
+  -- The claims of an attempt's ranks end with it.
+  delete from tensile.job_ranks as r using before_change as o, after_change as n
+   where o.job_id = n.job_id and o.state <> n.state and n.state not in ('starting', 'running')
+     and o.devices > 1 and r.job_id = n.job_id;
 
   with ended as (
     select n.job_id from after_change as n where n.state in ('succeeded', 'failed', 'cancelled')
@@ -476,7 +511,8 @@ begin
 end
 $$;
 comment on function tensile.record_job_changes() is
-  'trigger: writes an event for each change of state and each pause, deletes the checkpoints of ended jobs, frees the '
+  'trigger: writes an event for each change of state and each pause, deletes the ranks of ended attempts and the '
+  'checkpoints of ended jobs, frees the '
   'names of models without a version, settles the jobs that depend on ended ones, and notifies the controllers';
 
 create trigger jobs_changed after update on tensile.jobs

@@ -54,6 +54,8 @@ alter table tensile.job_sets enable row level security;
 alter table tensile.data_reports enable row level security;
 alter table tensile.device_jobs enable row level security;
 alter table tensile.device_outlooks enable row level security;
+alter table tensile.job_ranks enable row level security;
+alter table tensile.rank_values enable row level security;
 
 -- Users ------------------------------------------------------------------------------------------------------
 
@@ -148,6 +150,9 @@ create policy reports_of_owner on tensile.data_reports for select to tensile_use
   using (exists (select from tensile.jobs as j
                   where j.job_id = data_reports.job_id and j.owner_oid = (select tensile.current_role_oid())
                     and j.installation = (select tensile.installation())));
+grant select (job_id, rank, worker_id, state, waits_for, since) on tensile.job_ranks to tensile_user, tensile_monitor;
+create policy ranks_of_job on tensile.job_ranks for select to tensile_user
+  using (exists (select from tensile.jobs as j where j.job_id = job_ranks.job_id));
 create policy device_use_of_job on tensile.device_jobs for select to tensile_user
   using (exists (select from tensile.jobs as j where j.job_id = device_jobs.job_id));
 
@@ -173,6 +178,7 @@ create policy events_monitored on tensile.job_events for select to tensile_monit
 create policy metrics_monitored on tensile.metrics for select to tensile_monitor using (true);
 create policy plans_monitored on tensile.plans for select to tensile_monitor using (true);
 create policy job_sets_monitored on tensile.job_sets for select to tensile_monitor using (true);
+create policy ranks_monitored on tensile.job_ranks for select to tensile_monitor using (true);
 create policy device_use_monitored on tensile.device_jobs for select to tensile_monitor using (true);
 
 -- Administrators may change every job and model as its owner may, and change settings ---------------------------
@@ -195,7 +201,10 @@ grant usage on sequence tensile.claim_seq to tensile_worker;
 grant execute on function tensile.back_off(integer), tensile.claim_job(bigint, oid[], boolean, bigint),
   tensile.work_left(), tensile.better_worker(bigint, bigint), tensile.idle_budget(bigint), tensile.largest_budget(),
   tensile.after_interruption(tensile.jobs, text, text, timestamptz, double precision), tensile.may_train(oid),
-  tensile.why_not_trained(oid, name) to tensile_worker;
+  tensile.why_not_trained(oid, name), tensile.incomplete_gang(), tensile.gang_devices(bigint, bigint),
+  tensile.offer_ranks(tensile.jobs), tensile.accept_rank(bigint, oid[]), tensile.take_back_gangs(double precision)
+  to tensile_worker;
+grant execute on function tensile.gang_words(bigint, integer, bigint) to tensile_user, tensile_monitor, tensile_worker;
 grant update (state, phase, attempt, faults, interruptions, interrupted, progress_at, last_death_phase, threads, claim,
   worker_id, cancel_requested, waits_for, error_sqlstate, error_message, error_detail, error_hint, not_before,
   started_at, finished_at, version_id, awaits_jobs, init_version_id, needs_bytes) on tensile.jobs to tensile_worker;
@@ -204,7 +213,8 @@ grant insert, update, delete on tensile.workers, tensile.devices, tensile.device
   tensile.op_latency, tensile.op_descriptions, tensile.predictors, tensile.plans, tensile.job_sets,
   tensile.device_links, tensile.device_outlooks
   to tensile_worker;
-grant insert, update on tensile.data_reports to tensile_worker;
+grant insert, update on tensile.data_reports, tensile.job_ranks to tensile_worker;
+grant insert, update, delete on tensile.rank_values to tensile_worker;
 grant insert on tensile.job_events, tensile.model_versions, tensile.version_bundles, tensile.version_figures,
   tensile.device_paces,
   tensile.device_contention
@@ -229,6 +239,8 @@ create policy plans_worked on tensile.plans to tensile_worker using (true) with 
 create policy job_sets_worked on tensile.job_sets to tensile_worker using (true) with check (true);
 create policy reports_worked on tensile.data_reports to tensile_worker using (true) with check (true);
 create policy outlooks_worked on tensile.device_outlooks to tensile_worker using (true) with check (true);
+create policy ranks_worked on tensile.job_ranks to tensile_worker using (true) with check (true);
+create policy rank_values_worked on tensile.rank_values to tensile_worker using (true) with check (true);
 create policy device_use_worked on tensile.device_jobs to tensile_worker using (true) with check (true);
 
 -- Administrators delete rows by these functions, because DELETE on a table would also allow them to lock it.

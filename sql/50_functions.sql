@@ -39,7 +39,7 @@ create function public.tensile_train(
   priority integer default 0, memory_limit text default null, max_runtime interval default null,
   deploy text default 'if_better', depends_on bigint[] default null, not_before timestamptz default null,
   idempotency_key text default null, snapshot boolean default false, transform jsonb default null,
-  forecast jsonb default null
+  forecast jsonb default null, devices integer default 1
 ) returns bigint
   language sql volatile parallel unsafe
   return tensile.train(tensile.training_request(

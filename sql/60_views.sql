@@ -139,6 +139,8 @@ select q.place as position, j.job_id, j.model_name as model, coalesce(r.rolname,
             when intake.alive = 0 then 'a controller: none is alive'
             when j.installation <> (select tensile.installation())
               then 'nothing: it came with a copy of another database, and no controller of this database claims it'
+            when tensile.gang_words(j.job_id, j.devices, j.needs_bytes) is not null
+              then tensile.gang_words(j.job_id, j.devices, j.needs_bytes)
             when spent.day_s is not null
               then format('the next day, which begins at %s: its owner has used %s device-seconds today, and its quota is %s '
                           'a day', to_char(tensile.usage_day() + 1, 'YYYY-MM-DD "00:00 UTC"'),

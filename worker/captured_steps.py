@@ -4,6 +4,7 @@ A step is the sequence of operators that one batch runs in training or validatio
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
 import torch
@@ -15,6 +16,7 @@ from indb_tensile.device.backend import CPU, EMULATED, kind_of, speed_of
 from indb_tensile.executor.capture.allocation_script import AllocationScript
 from indb_tensile.executor.capture.optimizer import OptimizerSettings
 from indb_tensile.executor.capture.passes import Passes
+from indb_tensile.executor.capture.rank_share import RankShare
 from indb_tensile.executor.capture.step_capture import (
     CapturedStep,
     StepKind,
@@ -26,6 +28,7 @@ from indb_tensile.executor.capture.step_numbers import StepNumbers, with_numbers
 from indb_tensile.executor.capture.stored_capture import capture_key
 from indb_tensile.executor.latency.calibrate import add_scripts, apply_known, calibrate, unknown_signatures
 from indb_tensile.executor.latency.latency_predictor import Predictor, predict_latencies, read_predictor
+from indb_tensile.executor.ranks.step_exchange import measuring
 from indb_tensile.executor.run.precision import with_precision
 from indb_tensile.executor.run.state import HOST
 from indb_tensile.learning.batch_order import batch_plan
@@ -67,7 +70,9 @@ class CapturedSteps:
         threads: int = 1,
         files: CaptureFiles | None = None,
         new: Sequence[NewCapture] = (),
+        share: RankShare | None = None,
     ) -> None:
+        self._share = share
         self.captured = captured
         self._files = files
         self._new = new
@@ -86,10 +91,12 @@ class CapturedSteps:
         threads: int = 1,
         place: torch.device = HOST,
         files: CaptureFiles | None = None,
+        share: RankShare | None = None,
     ) -> "CapturedSteps":
         """Capture every graph that the job's epochs run, for the device of this name (device/backend.py).
 
         `place` is the device on which torch computes them. An equal capture is taken from `files`, if it is there.
+        With a `share` the training steps are those of one of several devices.
         """
         plan = batch_plan(prepared.train.rows, prepared.settings)
         part, rows = prepared.train, plan.full_rows
@@ -104,16 +111,18 @@ class CapturedSteps:
             key = ""
             if files is not None:
                 where = {"device": kind_of(device, threads), "place": str(place)}
+                if share is not None and kind is StepKind.TRAINING:
+                    where["share"] = f"{share.rank} of {share.ranks}"
                 key = capture_key(
                     prepared.architecture, prepared.module, prepared.loss, kind, batch, numbers, passes, where
                 )
                 if (stored := files.load(key)) is not None:
                     captured.append(with_numbers(stored[0], numbers.neutral, numbers))
                     continue
-            step = _capture(prepared, kind, batch, numbers.optimizer, passes, device, place)
+            step = _capture(prepared, kind, batch, numbers.optimizer, passes, device, place, share)
             captured.append(step)
             new.append(NewCapture(key=key, position=position, step=step, numbers=numbers))
-        return cls(tuple(captured), rows, device, threads, files, new)
+        return cls(tuple(captured), rows, device, threads, files, new, share)
 
     @property
     def graphs(self) -> tuple[StepGraph, ...]:
@@ -143,7 +152,8 @@ class CapturedSteps:
         Returns the bytes by which the grant was too small, or 0. If the grant was too small, nothing is recorded.
         """
         predicted = self._predictions()
-        outcome = calibrate(self.captured, self.unknown, self._known, grant_bytes)
+        with self.alone():
+            outcome = calibrate(self.captured, self.unknown, self._known, grant_bytes)
         if outcome.overflow_bytes:
             return outcome.overflow_bytes
         names = {key: f"size of {name}" for step in self.captured for name, key in step.size_signatures().items()}
@@ -167,7 +177,8 @@ class CapturedSteps:
 
     def add_scripts(self) -> None:
         """Record the allocations of every operator that has no script of them yet, by running it once."""
-        self.captured = add_scripts(self.captured)
+        with self.alone():
+            self.captured = add_scripts(self.captured)
 
     def store(self) -> None:
         """Store new captures, with the scripts that are known by now and without measurements."""
@@ -198,6 +209,10 @@ class CapturedSteps:
             for operator in outgrown
         ]
         return plans.raise_workspaces(connection, self.kind, rows)
+
+    def alone(self) -> AbstractContextManager[None]:
+        """Run operators without the other devices of the job."""
+        return nullcontext() if self._share is None else measuring(self._share.ranks)
 
     def _apply_measured(self, measured: dict[str, tuple[int, int]]) -> None:
         self._known |= measured
@@ -233,9 +248,10 @@ def _capture(
     passes: Passes,
     device: str,
     place: torch.device,
+    share: RankShare | None,
 ) -> CapturedStep:
     if kind is StepKind.TRAINING:
-        step = capture_training(prepared.module, prepared.loss, *batch, optimizer, passes)
+        step = capture_training(prepared.module, prepared.loss, *batch, optimizer, passes, share)
     else:
         step = capture_evaluation(prepared.module, prepared.loss, *batch, optimizer)
     step = with_precision(step, passes.precision, place)

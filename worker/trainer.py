@@ -26,6 +26,7 @@ from indb_tensile.errors import (
     MemoryLimitError,
     NoRoomToParkError,
     OutgrownMemoryError,
+    RankLostError,
     RequestError,
     StorageError,
     TensileError,
@@ -137,7 +138,7 @@ def blame_of(error: Exception) -> Blame:
         return Blame.NOBODY
     if isinstance(error, OutgrownMemoryError):
         return Blame.MEMORY if error.known else Blame.NOBODY
-    if isinstance(error, DeviceLostError | StorageError) or is_database_fault(error):
+    if isinstance(error, DeviceLostError | RankLostError | StorageError) or is_database_fault(error):
         return Blame.OTHERS
     if isinstance(error, OSError) and error.errno in _RESOURCE_ERRORS:
         return Blame.OTHERS

@@ -18,7 +18,7 @@ from indb_tensile.catalog.connection import Connection
 from indb_tensile.catalog.install import VERSION
 from indb_tensile.catalog.queries import query
 from indb_tensile.errors import LostClaimError, RequestError, TensileError
-from indb_tensile.job import Blame, ClaimedJob, ClaimToken, JobId, JobSpec, JobState, Phase, WorkerId
+from indb_tensile.job import Blame, ClaimedJob, ClaimedRank, ClaimToken, JobId, JobSpec, JobState, Phase, WorkerId
 from indb_tensile.request.job_rules import DEPLOY, LONGEST_RUNTIME_S
 
 
@@ -119,7 +119,7 @@ def claim_job(
     row = connection.execute(query("claim_job"), parameters).fetchone()
     if row is None:
         return None
-    job, claim, attempt, owner_oid, limit_bytes, weight, threads, priority, worked_s, spec, deferred = row
+    job, claim, attempt, owner_oid, limit_bytes, weight, threads, priority, worked_s, spec, deferred, devices = row
     if deferred:
         return DeferredJob(job=JobId(job))
     decoded = _decoded(job, spec)
@@ -136,7 +136,16 @@ def claim_job(
         threads=threads,
         priority=priority,
         worked_s=worked_s,
+        gang=None if devices == 1 else claimed_rank(connection, JobId(job), ClaimToken(claim), devices),
     )
+
+
+def claimed_rank(connection: Connection, job: JobId, claim: ClaimToken, devices: int) -> ClaimedRank:
+    """Return the rank that has this claim. Raises LostClaimError if the attempt has ended."""
+    row = connection.execute(query("claimed_rank"), {"job": job, "claim": claim}).fetchone()
+    if row is None:
+        raise lost_claim(job, claim)
+    return ClaimedRank(rank=row[0], ranks=devices, attempt_claim=ClaimToken(row[1]))
 
 
 def offer_job(connection: Connection, job: JobId) -> None:

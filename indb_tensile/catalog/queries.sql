@@ -71,6 +71,13 @@ with renewed as (
          not tensile.may_train(j.owner_oid) as unentitled
     from tensile.jobs as j
    where j.worker_id = %(worker)s and j.state in ('starting', 'running')
+), ranks as (
+  select r.job_id, r.claim from tensile.job_ranks as r
+   where r.worker_id = %(worker)s and r.rank > 0 and r.state <> 'finished'
+), strays as (
+  select m.job_id, m.claim from mine as m where m.job_id not in (select h.job_id from held as h)
+  union all
+  select r.job_id, r.claim from ranks as r where r.claim not in (select h.claim from held as h)
 ), stopped as (
   -- Cancels jobs whose owner may no longer train. A row that another session has locked is left to a later heartbeat.
   update tensile.jobs as j
@@ -86,9 +93,10 @@ select exists (select from renewed),
        array(select h.job_id from held as h
               where not exists (select from tensile.jobs as j
                                  where j.job_id = h.job_id and j.claim = h.claim and j.state <> 'queued')
+                and not exists (select from tensile.job_ranks as r where r.job_id = h.job_id and r.claim = h.claim)
               order by h.job_id),
-       array(select m.job_id from mine as m where m.job_id not in (select h.job_id from held as h) order by m.job_id),
-       array(select m.claim from mine as m where m.job_id not in (select h.job_id from held as h) order by m.job_id),
+       array(select s.job_id from strays as s order by s.job_id, s.claim),
+       array(select s.claim from strays as s order by s.job_id, s.claim),
        tensile.catalog_version(),
        array(select m.job_id from mine as m where m.pause_requested order by m.job_id),
        array(select m.job_id from mine as m order by m.job_id),
@@ -126,7 +134,7 @@ set local lock_timeout = '2s'
 -- claim_job --
 select j.job_id, j.claim, j.attempt, j.owner_oid, q.bytes, q.weight, j.threads, j.priority,
        (select coalesce(max(t.worked_s), 0) from tensile.trial_results as t where t.job_id = j.job_id), j.spec::text,
-       j.worker_id is null
+       j.worker_id is null, j.devices
   from tensile.claim_job(%(worker)s, %(passed_over)s::oid[], %(defers)s, %(waited_for)s) as j
   left join lateral tensile.quota_of(j.owner_oid) as q on true
 
@@ -143,7 +151,7 @@ select count(*) from tensile.jobs where state = 'queued' and installation <> ten
 -- rescue --
 -- A worker is dead if an observer has seen no new heartbeat for a whole lease, and the worker has sent none since. The
 -- decision does not depend on the age of a row or on the database's clock. Jobs of workers that died or left go back
--- into the queue.
+-- into the queue, and so do jobs of which such a worker had a rank.
 with dead as (
   update tensile.workers as w set stopped_at = now(), service_name = null
    where w.worker_id in (select v.worker_id
@@ -157,17 +165,27 @@ with dead as (
   select worker_id, host, heartbeat_at, took_leave from dead
   union all
   select worker_id, host, heartbeat_at, took_leave from tensile.workers where stopped_at is not null
+), holders as (
+  select j.job_id, w.worker_id
+    from tensile.jobs as j join stopped_workers as w on w.worker_id = j.worker_id where j.state in ('starting', 'running')
+  union all
+  select r.job_id, min(w.worker_id)
+    from tensile.job_ranks as r join stopped_workers as w on w.worker_id = r.worker_id
+   where r.rank > 0 and r.state <> 'finished'
+     and not exists (select from tensile.jobs as j join stopped_workers as v on v.worker_id = j.worker_id
+                      where j.job_id = r.job_id)
+   group by r.job_id
 ), stranded as (
-  select j as job, w.worker_id, w.heartbeat_at, case when took_leave then 'others' else 'unclear' end as blame,
+  select j as job, w.heartbeat_at, case when took_leave then 'others' else 'unclear' end as blame,
          format('attempt %%s was interrupted: worker %%s on host %%s %%s', j.attempt, w.worker_id, w.host,
                 case when took_leave then 'has left' else 'is gone' end) as reason
-    from tensile.jobs as j join stopped_workers as w on w.worker_id = j.worker_id
+    from holders as h join stopped_workers as w on w.worker_id = h.worker_id join tensile.jobs as j on j.job_id = h.job_id
    where j.state in ('starting', 'running')
      for update of j skip locked
 ), forgotten as (
   delete from tensile.device_jobs as d using stopped_workers as w where d.worker_id = w.worker_id
 ), judged as (
-  select (s.job).job_id, s.worker_id, a.*
+  select (s.job).job_id, (s.job).worker_id, a.*
     from stranded as s
    cross join lateral
      tensile.after_interruption(s.job, s.blame, s.reason, least(s.heartbeat_at, now()), %(limit_s)s) as a
@@ -206,9 +224,68 @@ update tensile.jobs set phase = %(phase)s
 returning job_id
 
 -- set_waits_for --
-update tensile.jobs set waits_for = %(reason)s
- where job_id = %(job)s and claim = %(claim)s and state in ('starting', 'running')
-returning job_id
+-- The claim is that of the job or, if several devices train it, that of a rank.
+with of_job as (
+  update tensile.jobs set waits_for = %(reason)s
+   where job_id = %(job)s and claim = %(claim)s and state in ('starting', 'running')
+  returning job_id
+), of_rank as (
+  update tensile.job_ranks set waits_for = %(reason)s where job_id = %(job)s and claim = %(claim)s
+  returning job_id
+)
+select job_id from of_job union select job_id from of_rank
+
+-- claimed_rank --
+-- The number of a rank, and the claim with which its attempt writes about the job. The statement that claims a rank cannot
+-- return it, because a statement does not see the rows that its functions write.
+select own.rank, lead.claim from tensile.job_ranks as own
+  join tensile.job_ranks as lead on lead.job_id = own.job_id and lead.rank = 0
+ where own.job_id = %(job)s and own.claim = %(claim)s
+
+-- take_back_gangs --
+select tensile.take_back_gangs(%(patience_s)s)
+
+-- enter_rank_state --
+update tensile.job_ranks set state = %(state)s, since = case state when %(state)s then since else now() end,
+       waits_for = null
+ where job_id = %(job)s and claim = %(claim)s
+returning rank
+
+-- rank_states --
+-- The states of all ranks, in order, for a rank that still has its claim.
+select array(select r.state from tensile.job_ranks as r where r.job_id = own.job_id order by r.rank)
+  from tensile.job_ranks as own where own.job_id = %(job)s and own.claim = %(claim)s
+
+-- put_rank_value --
+insert into tensile.rank_values as v (job_id, rank, key, value)
+select own.job_id, own.rank, %(key)s, %(value)s::bytea
+  from tensile.job_ranks as own where own.job_id = %(job)s and own.claim = %(claim)s
+    on conflict (job_id, key) do update set value = excluded.value, rank = excluded.rank
+returning rank
+
+-- add_rank_value --
+insert into tensile.rank_values as v (job_id, rank, key, value)
+select own.job_id, own.rank, %(key)s, convert_to(%(amount)s::bigint::text, 'UTF8')
+  from tensile.job_ranks as own where own.job_id = %(job)s and own.claim = %(claim)s
+    on conflict (job_id, key) do update
+   set value = convert_to((convert_from(v.value, 'UTF8')::bigint + %(amount)s)::text, 'UTF8')
+returning convert_from(value, 'UTF8')::bigint
+
+-- rank_values --
+-- The values of these keys as far as they are there, for a rank that still has its claim.
+select array(select v.key from tensile.rank_values as v
+              where v.job_id = own.job_id and v.key = any (%(keys)s::text[]) order by v.key),
+       array(select v.value from tensile.rank_values as v
+              where v.job_id = own.job_id and v.key = any (%(keys)s::text[]) order by v.key)
+  from tensile.job_ranks as own where own.job_id = %(job)s and own.claim = %(claim)s
+
+-- remove_rank_value --
+with own as (
+  select job_id from tensile.job_ranks where job_id = %(job)s and claim = %(claim)s
+), removed as (
+  delete from tensile.rank_values as v using own where v.job_id = own.job_id and v.key = %(key)s returning v.key
+)
+select (select count(*) from removed) from own
 
 -- report_progress --
 with mine as (

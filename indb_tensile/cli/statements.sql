@@ -176,7 +176,7 @@ tensile.training_request(
   memory_limit => %(memory_limit)s::pg_catalog.text, max_runtime => %(max_runtime)s::pg_catalog.interval,
   deploy => %(deploy)s::pg_catalog.text, idempotency_key => %(idempotency_key)s::pg_catalog.text,
   snapshot => %(snapshot)s::pg_catalog.bool, transform => %(transform)s::pg_catalog.jsonb,
-  forecast => %(forecast)s::pg_catalog.jsonb)
+  forecast => %(forecast)s::pg_catalog.jsonb, devices => %(devices)s::pg_catalog.int4)
 
 -- train --
 -- Calls the function of schema tensile, where no user can add an overload that PostgreSQL would prefer.

@@ -32,6 +32,9 @@ _OPTIONS: tuple[Decorator, ...] = (
     ),
     click.option("--memory-limit", metavar="SIZE", help="the most device memory the job may use, such as 200MB"),
     click.option(
+        "--devices", type=int, default=1, show_default=True, help="devices that train the job together, as ranks"
+    ),
+    click.option(
         "--max-runtime", metavar="INTERVAL", help="the longest time that the job may run, such as '2 hours'"
     ),
     click.option(

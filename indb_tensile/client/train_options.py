@@ -47,6 +47,7 @@ class TrainOptions(TypedDict, total=False):
     snapshot: bool
     transform: Mapping[str, Any]
     forecast: Mapping[str, Any]
+    devices: int
 
 
 class SearchOptions(TrainOptions, total=False):
@@ -99,6 +100,7 @@ TRAIN_TYPES: dict[str, TypeEngine[Any]] = {
     "snapshot": BOOLEAN,
     "transform": JSON,
     "forecast": JSON,
+    "devices": INTEGER,
 }
 SEARCH_TYPES: dict[str, TypeEngine[Any]] = TRAIN_TYPES | {
     "trials": INTEGER,

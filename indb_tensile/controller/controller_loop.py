@@ -19,7 +19,7 @@ from indb_tensile.controller.loop_partners import HeartbeatControl, ServiceContr
 from indb_tensile.controller.mailbox import Mailbox
 from indb_tensile.controller.message_facts import fact
 from indb_tensile.controller.progress_watch import ProgressWatch
-from indb_tensile.controller.records import Records
+from indb_tensile.controller.records import Records, Writing
 from indb_tensile.controller.round_players import RoundPlayers
 from indb_tensile.controller.trainers import MessageReceived, ProcessEnded, TrainerGone, Trainers
 from indb_tensile.controller.worker_registration import WorkerRegistration
@@ -51,6 +51,7 @@ from indb_tensile.scheduler.admission.admission_orders import (
     EndMethod,
     EndRound,
     EndTrainer,
+    FailJob,
     GrantCalibration,
     LeaveRound,
     LendForBatch,
@@ -58,9 +59,11 @@ from indb_tensile.scheduler.admission.admission_orders import (
     ParkJob,
     PlayPart,
     ReleaseTrainer,
+    RequeueJob,
     SendPlans,
     SetGrant,
     SetRoundPool,
+    SetWaitsFor,
     SpawnTrainer,
 )
 from indb_tensile.scheduler.admission.decide import decide, finished
@@ -438,8 +441,15 @@ class Controller:
                 self._max_runtime_at_s.pop(trainer, None)
                 self._runtime_left_s.pop(trainer, None)
                 self._release(trainer)
-            case _:
+            case _ if not self._is_left_to_the_leader(order):
                 self._membership.write(order, planning_ns=self._planning_ns)
+
+    def _is_left_to_the_leader(self, order: Writing) -> bool:
+        """Return whether another device leads the job, whose controller writes the job's plans and measurements."""
+        if isinstance(order, FailJob | RequeueJob | SetWaitsFor):
+            return False
+        member = self._pool.of_claim(order.claim)
+        return member is not None and member.job.follows
 
     def _assign(self, trainer: TrainerId, job: ClaimedJob) -> None:
         try:

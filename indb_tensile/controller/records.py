@@ -22,6 +22,7 @@ from indb_tensile.catalog import (
     jobs,
     outlooks,
     plans,
+    ranks,
     stored_checkpoints,
 )
 from indb_tensile.catalog.connection import (
@@ -73,6 +74,9 @@ Writing = (
 )
 
 _Result = TypeVar("_Result")
+
+# A rank that has memory waits for so long until the other ranks of its job have some, too; then all give theirs back.
+_GANG_PATIENCE_S = 60.0
 
 
 class HeartbeatRecords(Protocol):
@@ -229,9 +233,12 @@ class CatalogRecords:
     def rescue(self, dead: Sequence[ObservedWorker]) -> tuple[JobId, ...]:
         """Return jobs to the queue from workers that left or died, and from `dead` workers.
 
-        A worker in `dead` that has beaten since it was seen stays alive.
+        A worker in `dead` that has beaten since it was seen stays alive. Jobs for several devices return as well if
+        not all their ranks have found a device, or memory, in time.
         """
-        return self._run(lambda c: jobs.rescue(c, dead, limit_s=self._interrupted_s))
+        rescued = self._run(lambda c: jobs.rescue(c, dead, limit_s=self._interrupted_s))
+        self._run(lambda c: ranks.take_back_gangs(c, _GANG_PATIENCE_S))
+        return rescued
 
     def write(self, writing: Writing, *, planning_ns: int = 0) -> None:
         """Carry out an order of decide()."""
@@ -308,6 +315,8 @@ class CatalogRecords:
         self, connection: Connection, writing: Writing, planning_ns: int
     ) -> None:
         job, claim = writing.job, writing.claim
+        if isinstance(writing, FailJob | RequeueJob):  # what ends one rank ends the attempt of all
+            claim = ranks.attempt_of(connection, job, claim)
         match writing:
             case FailJob(fault=fault, needs_bytes=int(needs_bytes)):
                 jobs.leave_to_larger(connection, job, claim, _as_error(fault), needs_bytes)

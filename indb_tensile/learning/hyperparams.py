@@ -115,8 +115,16 @@ def settings_of(
     """Return the settings of a job on `rows` training rows, with the network that its `architecture` stands for.
 
     If the package chooses the network and the length of the training, it also chooses the size of an ensemble of
-    `mlp` or `window_mlp`, unless the training `starts` from other weights.
+    `mlp` or `window_mlp`, unless the training `starts` from other weights. If several devices train together, a batch
+    is divided into one part for each, unless the request divides it otherwise.
     """
+    settings = _settings_of_one(spec, architecture, rows, starts=starts)
+    if spec.devices == 1 or settings.micro_batch_size is not None:
+        return settings
+    return replace(settings, micro_batch_size=max(1, -(-min(settings.batch_size, rows) // spec.devices)))
+
+
+def _settings_of_one(spec: JobSpec, architecture: Mapping[str, Any], rows: int, *, starts: bool) -> TrainingSettings:
     if architecture["type"] == "pretrained":
         return TrainingSettings.parse(_of_pretrained(architecture, spec.hyperparams) | spec.hyperparams, rows)
     settings = TrainingSettings.parse(spec.hyperparams, rows)

@@ -6,8 +6,8 @@ table's owner wrote (relation_reader.py says why).
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import psycopg
@@ -44,13 +44,15 @@ class ReadLimits:
     """The limits of one read: bytes of memory for the columns, and seconds to wait for a lock.
 
     Columns that exceed the limit are stored where `overflow` says; without `overflow` they are refused. `snapshot` is
-    one that another session has exported, under which to read; the read then has no time limit.
+    one that another session has exported, under which to read; the read then has no time limit. The locked relations
+    are read within a context of `sharing`, which gets the connection in its transaction.
     """
 
     size_bytes: int = sys.maxsize
     lock_s: float = 5.0
     overflow: Callable[[], RowStorage] | None = None
     snapshot: str | None = None
+    sharing: Callable[[Connection], AbstractContextManager[None]] = field(default=lambda _: nullcontext())
 
 
 class UnreadableError(RequestError):
@@ -157,9 +159,10 @@ def with_locked_relations(
                 with _translate_lock_errors(connection, located, limits), connection.transaction():
                     _lock(connection, located, limits)
                     keys = (key, *(None for _ in located[1:]))
-                    return action(
-                        tuple(_describe_locked(connection, *pair) for pair in zip(located, keys, strict=True))
-                    )
+                    with limits.sharing(connection):
+                        return action(
+                            tuple(_describe_locked(connection, *pair) for pair in zip(located, keys, strict=True))
+                        )
             except _ChangedError:
                 continue
     raise MissingError(
@@ -264,7 +267,7 @@ def _lock(connection: Connection, located: Sequence[LocatedRelation], limits: Re
     """Start the transaction, and lock the tables that may be locked before a query takes the snapshot."""
     connection.execute(statement("begin_snapshot"))
     if limits.snapshot is not None:
-        connection.execute(sql.SQL(statement("import_snapshot")).format(snapshot=sql.Literal(limits.snapshot)))
+        _import_snapshot(connection, limits.snapshot)
     timeout = sql.SQL(statement("set_lock_timeout")).format(milliseconds=sql.Literal(round(1000 * limits.lock_s)))
     connection.execute(timeout)
     tables = [
@@ -275,6 +278,23 @@ def _lock(connection: Connection, located: Sequence[LocatedRelation], limits: Re
     ]
     if tables:
         connection.execute(sql.SQL(statement("lock")).format(tables=sql.SQL(", ").join(tables)))
+
+
+def _import_snapshot(connection: Connection, snapshot: str) -> None:
+    try:
+        connection.execute(sql.SQL(statement("import_snapshot")).format(snapshot=sql.Literal(snapshot)))
+    except (psycopg.errors.InvalidParameterValue, psycopg.errors.UndefinedObject) as error:
+        raise DatabaseError(
+            f"the snapshot to read under no longer exists: {_first_line(error)}",
+            hint="The session that has exported it has ended its transaction.",
+        ) from error
+
+
+def export_snapshot(connection: Connection) -> str:
+    """Return the name of the snapshot of the connection's transaction, which lasts as long as the transaction."""
+    row = connection.execute(statement("export_snapshot")).fetchone()
+    assert row is not None
+    return str(row[0])
 
 
 def quoted(row: Row) -> sql.Identifier:

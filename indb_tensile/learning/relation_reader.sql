@@ -31,6 +31,9 @@ set local idle_in_transaction_session_timeout = '10min'
 -- transaction, in the same database of the same server.
 set transaction snapshot {snapshot}
 
+-- export_snapshot --
+select pg_catalog.pg_export_snapshot()
+
 -- server_start --
 -- The time at which the server was started, as requests to the service name it: a replica has another one.
 select (extract(epoch from pg_catalog.pg_postmaster_start_time()) * 1000000)::int8::text

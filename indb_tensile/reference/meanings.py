@@ -454,6 +454,11 @@ SETTINGS: dict[str, str] = {
     "cannot be written.",
     "checkpoint_catalog_s": "With `auto`: the least time between two checkpoints in the catalog.",
     "stop_grace_s": "The time between the request that a process ends and its kill.",
+    "rank_address": "The address on which a trainer listens for the other ranks, if several devices train one job: "
+    "loopback if all devices are of this machine, else the machine's address in a private network. The connections "
+    "are not encrypted, so other addresses are refused.",
+    "rank_timeout_s": "The time after which a rank of a job on several devices is lost that does not answer another. "
+    "The job then goes on from its last checkpoint.",
     "answer_s": "The time without a sign of progress after which a trainer is killed; its job resumes from its last "
     "checkpoint.",
     "start_patience_s": "How long a starting controller waits for a database that does not answer.",

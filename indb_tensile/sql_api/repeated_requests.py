@@ -113,6 +113,7 @@ def _request(plpy: Plpy, spec: Json, title: str, call: Json) -> Json:
         "search_path": call.get("search_path"),
         "max_runtime_s": spec.get("max_runtime_s"),
         "snapshot": spec.get("snapshot"),
+        "devices": spec.get("devices"),
     }
     if spec.get("transform") is not None:
         request["transform"] = spec["transform"]["expressions"]

@@ -3,11 +3,12 @@
 import json
 from collections.abc import Callable, Sequence
 
+from ..errors import RequestError
 from ..request.anomaly_rules import check_anomaly
 from ..request.copyable_relation import counting
 from ..request.estimator_rules import check_ensemble, check_estimator, check_targets_of_estimator, refuse_plan
 from ..request.hyperparam_rules import check_schedule
-from ..request.job_rules import DEPLOY, check_depends_on, check_max_runtime
+from ..request.job_rules import DEPLOY, check_depends_on, check_devices, check_max_runtime
 from ..request.loss_rules import check_loss
 from ..request.request_fields import read_choice, read_integer, read_key, read_model_name, read_text
 from ..request.split_rules import TABLE_OPTIONS, deciding_column
@@ -109,6 +110,9 @@ def explain(plpy: Plpy, request: Json) -> Json:
     check_depends_on(request.get("depends_on"))
     spec, table, part_tables = _resolve(plpy, request)
     refuse_plan(spec["architecture"])
+    if spec.get("devices", 1) > 1:
+        hint = "Leave devices out. With several devices, each needs less memory for activations than one device alone."
+        raise RequestError(f"devices is {spec['devices']}, and tensile_explain foretells one device", hint=hint)
     training_arguments.priority(request)
     with naming_features(plpy, table, spec.get("transform")), callers_path(plpy, _search_path(request)):
         columns, rows = read_statistics(plpy, table, spec)
@@ -198,6 +202,9 @@ def _resolve_columns(
         spec["preprocess"] = training_arguments.preprocess(request, before, table, used_columns(table, spec))
     if task == "anomaly":
         check_columns(table, spec)
+    devices = check_devices(request.get("devices"), spec)
+    if devices > 1:
+        spec["devices"] = devices
     _check_network(plpy, table, spec, start, several=target.kind in ("array", "integers"))
     if start is not None:
         start.check(spec, [column.name for column in used_columns(table, spec)])

@@ -173,6 +173,7 @@ alter table tensile.jobs
   add column last_death_phase text,
   add column threads integer,
   add column pause_requested boolean not null default false,
+  add column devices integer not null default 1,
   add column depends_on bigint[],
   add column awaits_jobs boolean not null default false,
   add column retry_of bigint,
@@ -258,6 +259,7 @@ alter table tensile.jobs
     check (idempotency_key !~ '[\u0001-\u001f\u007f-\u009f\u2028-\u202e\u2066-\u2069]'),
   add constraint jobs_attempts_are_bounded check (max_attempts between 1 and 100 and faults between 0 and max_attempts),
   add constraint jobs_have_threads check (threads > 0),
+  add constraint jobs_have_devices check (devices between 1 and 64),
   add constraint jobs_await_others_only_while_queued check (not awaits_jobs or state = 'queued'),
   add constraint jobs_attempts_are_counts check (attempt >= 0 and interruptions >= 0 and interrupted >= interval '0');
 
@@ -465,6 +467,36 @@ create table tensile.snapshots (
   constraint snapshots_are_measured_when_sealed check (sealed = (rows is not null) and sealed = (bytes is not null)),
   constraint snapshots_parts_are_rows check (valid_rows >= 0 and test_rows >= 0 and valid_rows + test_rows <= rows)
 );
+
+create table tensile.job_ranks (
+  job_id bigint not null references tensile.jobs on delete cascade,
+  rank integer not null,
+  worker_id bigint,  -- no foreign key: the deletion of a worker would search for its ranks
+  claim bigint,
+  state text not null default 'offered',
+  waits_for text,
+  since timestamptz not null default now(),
+  primary key (job_id, rank),
+  constraint job_ranks_are_bounded check (rank between 0 and 63),
+  constraint job_ranks_have_a_known_state
+    check (state in ('offered', 'preparing', 'prepared', 'admitted', 'training', 'finished')),
+  constraint job_ranks_have_a_worker_once_accepted
+    check ((state = 'offered') = (worker_id is null) and (worker_id is null) = (claim is null))
+) with (fillfactor = 50);
+create unique index job_ranks_are_of_different_workers on tensile.job_ranks (job_id, worker_id);
+create index job_ranks_worker on tensile.job_ranks (worker_id) where worker_id is not null;
+
+create table tensile.rank_values (
+  job_id bigint not null,
+  rank integer not null,
+  key text not null,
+  value bytea not null,
+  primary key (job_id, key),
+  foreign key (job_id, rank) references tensile.job_ranks on delete cascade,
+  constraint rank_values_keys_are_short check (length(key) between 1 and 1000),
+  constraint rank_values_are_small check (octet_length(value) <= 1048576)
+);
+create index rank_values_rank on tensile.rank_values (job_id, rank);
 
 create table tensile.device_samples (
   worker_id bigint not null references tensile.workers on delete cascade,

@@ -9,6 +9,7 @@ from sqlalchemy.dialects import postgresql
 from indb_tensile.catalog.sqlalchemy import (  # noqa: F401 - adds them to the metadata
     catalog_views,
     device_tables,
+    rank_tables,
     search_tables,
     usage_tables,
 )

@@ -195,6 +195,7 @@ def test_users_may_call_only_known_security_definer_functions(database: Database
         ).fetchall()
         assert [name for (name,) in definers] == [
             "active_jobs",
+            "gang_words",
             "make_prediction_table",
             "make_snapshot",
             "queue_positions",

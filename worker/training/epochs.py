@@ -20,7 +20,7 @@ from indb_tensile.executor.run.runner import Runner
 from indb_tensile.executor.run.state import STEPS_NAME, State, restore_rng_state, rng_state
 from indb_tensile.job import Phase
 from indb_tensile.learning.architectures import stored_names
-from indb_tensile.learning.artifacts import CheckpointView
+from indb_tensile.learning.artifacts import Checkpoint, CheckpointView
 from indb_tensile.learning.batch_order import batch_plan, batches, ordered_batches
 from indb_tensile.learning.batch_prefetch import BatchPrefetcher
 from indb_tensile.learning.batch_sources import TrainingSources, ordered_sources
@@ -74,6 +74,9 @@ class EpochLoop:
     plateau: Plateau = field(default_factory=Plateau)
     join: Callable[[Seat], RoundMember] | None = None  # makes the job a member of a round
     trial: TrialRungs | None = None  # the rungs of a search at which the training is compared with others
+    follows: bool = False  # another device leads the job: it saves checkpoints and publishes, and this one does not
+    # Gets a function that loads the checkpoint to go on from, and returns the checkpoint: that of all ranks.
+    hand_out: Callable[[Callable[[], Checkpoint | None]], Checkpoint | None] = field(default=lambda load: load())
     best_directory: Path | None = None  # directory for a large copy of the best epoch's weights; None: in memory
     _published: EpochFigures = field(default_factory=EpochFigures)
     _feed: BatchPrefetcher = field(init=False)
@@ -209,7 +212,8 @@ class EpochLoop:
             )
             if (patience := self.prepared.settings.decay_patience) is not None:
                 self.plateau = self.plateau.observe(valid_loss, patience)
-        if self.early_stop.patience is not None and self.early_stop.best_epoch == self.epochs_done:
+        is_best = self.early_stop.patience is not None and self.early_stop.best_epoch == self.epochs_done
+        if is_best and not self.follows:
             self._best.keep(self._weights)
         self.epochs_done += 1
         self.steps_done, self._losses = 0, Losses()
@@ -358,12 +362,12 @@ class EpochLoop:
 
     def _save_checkpoint(self) -> None:
         """Save a checkpoint if one is due. If that fails, training continues."""
-        if self.epochs_done < self.prepared.settings.epochs:
+        if self.epochs_done < self.prepared.settings.epochs and not self.follows:
             self._checkpoint_retry.save(self._checkpoint, self.epochs_done)
 
     def _save_checkpoint_now(self) -> bool:
         """Save a checkpoint within the epoch, and return whether that succeeded."""
-        return self._checkpoint_retry.save_now(self._checkpoint, self.epochs_done)
+        return not self.follows and self._checkpoint_retry.save_now(self._checkpoint, self.epochs_done)
 
     def _checkpoint(self) -> CheckpointView:
         """Return a view of the state and the best weights.
@@ -401,7 +405,8 @@ class EpochLoop:
 
         If the table has changed since, training starts again: otherwise part of the training would use other rows.
         """
-        checkpoint = self.progress_writer.session.waiting(lambda: self.checkpointing.load(self.prepared.data_digest))
+        digest, session = self.prepared.data_digest, self.progress_writer.session
+        checkpoint = self.hand_out(lambda: session.waiting(lambda: self.checkpointing.load(digest)))
         if checkpoint is None:
             return
         position = checkpoint.position
@@ -409,7 +414,7 @@ class EpochLoop:
         current = {name: tensor for name, tensor in checkpoint.weights.items() if name not in best}
         self.state.load(current | checkpoint.optimizer | self._network_weights())
         restore_rng_state(checkpoint.random["torch"], self.state.device)
-        if best:
+        if best and not self.follows:
             self._best.keep(lambda names: {name: best[_BEST + name] for name in names})
         self.early_stop = EarlyStop.from_json(position["early_stop"])
         self.plateau = Plateau.from_json(position.get("plateau", {}))

@@ -73,7 +73,8 @@ class MemoryCorrections:
         excesses = [excess for excess in self._runner.take_excesses() if not self._is_reported(excess)]
         if not excesses:
             return
-        correction = correct_workspaces(self._scripted, excesses, self._unexplained)
+        with self._steps.alone():
+            correction = correct_workspaces(self._scripted, excesses, self._unexplained)
         moved = correction.steps is not self._scripted
         self._scripted = correction.steps
         self._unexplained |= correction.unexplained
@@ -86,7 +87,9 @@ class MemoryCorrections:
     def end(self) -> None:
         """Store what the last iteration has shown for later jobs. This job needs no other plan any more."""
         excesses = [excess for excess in self._runner.take_excesses() if not self._is_reported(excess)]
-        self._store(correct_workspaces(self._scripted, excesses, self._unexplained).outgrown)
+        with self._steps.alone():
+            correction = correct_workspaces(self._scripted, excesses, self._unexplained)
+        self._store(correction.outgrown)
 
     @contextmanager
     def storing_refusals(self) -> Iterator[None]:

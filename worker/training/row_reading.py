@@ -2,6 +2,8 @@
 
 import logging
 from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -27,6 +29,7 @@ from indb_tensile.messages import Assign
 
 from ..catalog_networks import registered
 from ..stored_predictors import bundle_of
+from .gang_rank import GangRank
 from .progress_writer import ProgressWriter
 from .retrying_session import RetryingSession
 
@@ -41,8 +44,9 @@ def trainer_name(job: JobId) -> str:
 class RowReading:
     """Reads the rows of one job on a connection of its own. Rows that do not fit into memory go to a file."""
 
-    def __init__(self, settings: config.Settings, assigned: Assign) -> None:
+    def __init__(self, settings: config.Settings, assigned: Assign, gang: GangRank | None = None) -> None:
         self._settings = settings
+        self._gang = gang
         self._assigned = assigned
         self._job = assigned.job
         self._name = trainer_name(assigned.job.job)
@@ -80,7 +84,10 @@ class RowReading:
         wish = self._job.spec.init_from
         if wish is None:
             return None
-        stored = session.run(lambda c: models.load_init_version(c, self._job, wish))
+        job = self._job
+        if job.gang is not None:  # the version is chosen once for all ranks, under the claim of their attempt
+            job = replace(job, claim=job.gang.attempt_claim)
+        stored = session.run(lambda c: models.load_init_version(c, job, wish))
         bundle = bundle_of(stored).first_member()
         return StartingWeights(model=stored.model, version=stored.number, bundle=bundle)
 
@@ -102,6 +109,13 @@ class RowReading:
         """Read the rows on a separate connection, which is closed after the read."""
         memory = self._row_memory()
         overflow = partial(FileStorage, Path(memory.directory))
+        gang = self._gang
+        limits = ReadLimits(
+            size_bytes=min(memory.limit_bytes, memory.free_bytes * 3 // 4),
+            overflow=overflow,
+            snapshot=None if gang is None else gang.snapshot(),
+            sharing=(lambda _: nullcontext()) if gang is None else gang.reading,
+        )
         with open_reader(reader_dsn(self._settings), application_name=f"{self._name} (reading)") as connection:
             return prepare(
                 connection,
@@ -109,7 +123,7 @@ class RowReading:
                 owner_oid=self._job.owner_oid,
                 snapshot=snapshot,
                 room=self._room(),
-                limits=ReadLimits(size_bytes=min(memory.limit_bytes, memory.free_bytes * 3 // 4), overflow=overflow),
+                limits=limits,
                 memory=memory,
                 tell=tell,
                 start=start,

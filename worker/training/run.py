@@ -2,7 +2,9 @@
 
 import logging
 import time
-from contextlib import AbstractContextManager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -21,6 +23,7 @@ from indb_tensile.executor.run.precision import settle_precision
 from indb_tensile.executor.run.runner import Runner
 from indb_tensile.executor.run.state import State
 from indb_tensile.job import Phase
+from indb_tensile.learning.artifacts import Checkpoint
 from indb_tensile.learning.preparation import Prepared
 from indb_tensile.messages import Adopt, Assign, Calibrate, Calibrated, Captured, LeftPhases, TrainerLink
 from indb_tensile.scheduler.document import Document
@@ -32,6 +35,7 @@ from .baseline_rows import leave_rows
 from .checkpointing import Checkpointing
 from .controller_orders import answer_adopted
 from .epochs import EpochLoop, work_of
+from .gang_rank import GangRank
 from .inbox import Inbox
 from .memory_corrections import MemoryCorrections
 from .progress_signs import ProgressSigns
@@ -40,6 +44,7 @@ from .publication import Trained, publish
 from .remaining import Position
 from .retrying_session import RetryingSession
 from .row_reading import RowReading, trainer_name
+from .silent_writer import SilentWriter
 from .trace_recording import TraceRecording
 from .training_events import tell_columns, tell_settings
 from .trial_rungs import TrialRungs
@@ -79,21 +84,34 @@ class TrainingRun:
         """Run the job. Raises TensileError; the job's row then still belongs to the claim."""
         signs = ProgressSigns(self._link, self._job.job)
         with RetryingSession(self._settings.dsn, application_name=self._name, alive=signs.give) as session:
-            progress_writer = ProgressWriter(session, signs, self._job)
+            writer = SilentWriter if self._job.follows else ProgressWriter
+            progress_writer = writer(session, signs, self._job)
+            gang = self._gang(session, signs)
             with self._open() as opened:
-                prepared = RowReading(self._settings, self._assigned).read(session, progress_writer)
+                prepared = RowReading(self._settings, self._assigned, gang).read(session, progress_writer)
+                if gang is not None:
+                    gang.check(prepared)
                 progress_writer.describe(prepared.report)
                 tell_columns(progress_writer, prepared)
                 tell_settings(progress_writer, prepared)
                 settle_precision(prepared.settings.precision, opened.torch_device)
                 with capturing_on(opened.torch_device):
-                    steps = self._capture(session, progress_writer, prepared, opened.torch_device)
+                    steps = self._capture(session, progress_writer, prepared, opened.torch_device, gang)
+                if gang is not None:
+                    gang.await_others()
                 first = self._wait_for_admission(progress_writer, prepared, steps, opened)
-                trained = self._train(session, progress_writer, prepared, steps, first, opened)
+                trained = self._train(session, progress_writer, prepared, steps, first, opened, gang)
+            if trained is None:
+                return
             progress_writer.enter(Phase.PUBLISHING)
             progress_writer.settle()
             version = publish(session, self._job, prepared, trained)
             leave_rows(session, self._settings, prepared, version)
+
+    def _gang(self, session: RetryingSession, signs: ProgressSigns) -> GangRank | None:
+        """Return the rank of this device, if several devices train the job."""
+        own = self._job.gang
+        return None if own is None else GangRank(session, self._job, own, signs, self._settings)
 
     def _open(self) -> AbstractContextManager[OpenDevice]:
         """Open the device. This comes first, because on a GPU nothing may have used CUDA before."""
@@ -136,11 +154,17 @@ class TrainingRun:
         return trainer_name(self._job.job)
 
     def _capture(
-        self, session: RetryingSession, progress_writer: ProgressWriter, prepared: Prepared, place: torch.device
+        self,
+        session: RetryingSession,
+        progress_writer: ProgressWriter,
+        prepared: Prepared,
+        place: torch.device,
+        gang: GangRank | None,
     ) -> CapturedSteps:
         progress_writer.enter(Phase.CAPTURING)
         files = CaptureFiles(Path(self._settings.state_dir) / _CAPTURES)
-        steps = CapturedSteps.capture(prepared, self._settings.device, torch.get_num_threads(), place, files)
+        share = None if gang is None else gang.share
+        steps = CapturedSteps.capture(prepared, self._settings.device, torch.get_num_threads(), place, files, share)
         steps.look_up(session)
         return steps
 
@@ -200,14 +224,17 @@ class TrainingRun:
         steps: CapturedSteps,
         first: Adopt,
         opened: OpenDevice,
-    ) -> Trained:
+        gang: GangRank | None = None,
+    ) -> Trained | None:
+        """Return what is to be published; None if another device of the job does that."""
         device = opened.device
         state = State.create(prepared.module, optimizer_settings(prepared.settings), opened.torch_device)
         for parameter in prepared.module.parameters():  # the state has copies of them, so their memory is released
             parameter.untyped_storage().resize_(0)
         torch.manual_seed(prepared.settings.seed)
         placer = Placer(opened.serving, region_bytes=self._settings.region_bytes, prove=opened.prove)
-        graphs = opened.graphs if self._settings.cuda_graphs else None
+        # The host makes the exchange between devices, so an iteration with one cannot be a graph.
+        graphs = opened.graphs if self._settings.cuda_graphs and gang is None else None
         runner = Runner(
             device,
             state,
@@ -223,6 +250,7 @@ class TrainingRun:
             runner.adopt(first.plans, first.generation, first.grant_bytes)
             trim_heap()  # memory used by the capture, and by the state before it was on the device
             answer_adopted(self._link, self._job.job, runner)
+            group = None if gang is None else gang.meet()
             progress_writer.start()
             niceness.train()
             corrections = MemoryCorrections(
@@ -234,7 +262,8 @@ class TrainingRun:
                 latency_ns = steps.sampled_ns or steps.latency_ns[0]
                 return Document(name=self._job.spec.model, graph=steps.graphs[0], latency_ns=latency_ns)
 
-            progress_writer.remember(lambda c: save_job_graph(c, self._job.job, self._job.claim, document()))
+            if not self._job.follows:
+                progress_writer.remember(lambda c: save_job_graph(c, self._job.job, self._job.claim, document()))
             loop = EpochLoop(
                 prepared=prepared,
                 state=state,
@@ -247,14 +276,20 @@ class TrainingRun:
                 corrections=corrections,
                 traces=TraceRecording(runner, device, progress_writer, document),
                 trial=self._trial_rungs(session, prepared),
+                follows=self._job.follows,
+                hand_out=_own if gang is None or group is None else partial(gang.hand_out, group),
                 best_directory=Path(self._settings.swap_directory) if device.is_host else None,
                 join=lambda seat: self._join(seat, progress_writer, opened),
             )
-            with corrections.storing_refusals():
+            joined = nullcontext() if gang is None or group is None else gang.training(group)
+            with corrections.storing_refusals(), joined:
                 loop.train()
             left = runner.leave_round()
             if left is not None:
                 self._link.send(LeftPhases(job=self._job.job, number=left))
+            if gang is not None and self._job.follows:
+                gang.finish()
+                return None
             return loop.trained()
         finally:
             if graphs is not None:
@@ -262,3 +297,8 @@ class TrainingRun:
             runner.close()
             if placer.served is not None:
                 log.info("job %s: allocations on the device: %s", self._job.job, placer.served)
+
+
+def _own(load: Callable[[], Checkpoint | None]) -> Checkpoint | None:
+    """Return the checkpoint of a job that one device trains."""
+    return load()

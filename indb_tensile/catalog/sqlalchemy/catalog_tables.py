@@ -1,8 +1,8 @@
 r"""The tables of schema `tensile` for models, jobs and versions as SQLAlchemy metadata.
 
-device_tables.py, search_tables.py and usage_tables.py add the other tables to the same metadata. It has the columns,
-their types and nullability, and primary and foreign keys. The scripts in `sql/` create the tables; the metadata only
-describes them, without defaults, checks and indexes, and never creates anything.
+device_tables.py, rank_tables.py, search_tables.py and usage_tables.py add the other tables to the same metadata. It
+has the columns, their types and nullability, and primary and foreign keys. The scripts in `sql/` create the tables;
+the metadata only describes them, without defaults, checks and indexes, and never creates anything.
 `tests/catalog/test_catalog_metadata.py` compares it with an installed catalog in both directions.
 
 The comments in `sql/20_tables.sql` say what each column means (`\d+ tensile.jobs` in psql). `installation` is the
@@ -247,6 +247,7 @@ jobs = Table(
     Column("init_version_id", BigInteger),
     Column("version_id", BigInteger),
     Column("needs_bytes", BigInteger),
+    Column("devices", Integer, nullable=False),
 )
 
 awaited_jobs = Table(

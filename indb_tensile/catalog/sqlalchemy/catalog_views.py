@@ -263,6 +263,22 @@ stat_device_jobs = _view(
     Column("updated_at", TIME),
 )
 
+stat_ranks = _view(
+    "stat_ranks",
+    Column("job_id", BigInteger),
+    Column("model", Text),
+    Column("owner", Name),
+    Column("rank", Integer),
+    Column("state", Text),
+    Column("waits_for", Text),
+    Column("worker_id", BigInteger),
+    Column("host", Text),
+    Column("device_name", Text),
+    Column("granted_bytes", BigInteger),
+    Column("used_bytes", BigInteger),
+    Column("since", TIME),
+)
+
 stat_link = _view(
     "stat_link",
     Column("host", Text),

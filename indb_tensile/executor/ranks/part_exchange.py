@@ -38,6 +38,10 @@ class RankGroup(Protocol):
 
     def _allgather_base(self, gathered: Tensor, own: Tensor, /) -> dist.Work: ...
 
+    def broadcast(self, tensor: Tensor, root: int, /) -> dist.Work:
+        """Send the tensor of one rank to all others, in place."""
+        ...
+
     def allreduce(self, tensors: list[Tensor], /) -> dist.Work:
         """Add up each tensor over all ranks, in place."""
         ...

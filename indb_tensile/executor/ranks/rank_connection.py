@@ -10,6 +10,7 @@ import ipaddress
 from datetime import timedelta
 from typing import Any, cast
 
+import torch
 from torch._C._distributed_c10d import PrefixStore, ProcessGroupGloo, Store
 
 from indb_tensile.errors import RankLostError, RequestError
@@ -39,6 +40,22 @@ def join_ranks(
         raise rank_lost(share.rank, share.ranks, error, "has not met all other ranks") from error
     group.set_timeout(timedelta(seconds=timeout_s))
     return cast(RankGroup, group)  # torch's stubs leave out a backend's operations
+
+
+def broadcast_bytes(group: RankGroup, sent: bytes) -> bytes:
+    """Return the bytes that rank 0 sends; those of other ranks do not count. Raises RankLostError."""
+    try:
+        size = torch.tensor(len(sent), dtype=torch.int64)
+        group.broadcast(size, 0).wait()
+        if not size:
+            return b""
+        content = torch.empty(int(size), dtype=torch.uint8)
+        if group.rank() == 0:
+            content = torch.frombuffer(bytearray(sent), dtype=torch.uint8)
+        group.broadcast(content, 0).wait()
+    except RuntimeError as error:
+        raise rank_lost(group.rank(), group.size(), error, "has lost another rank") from error
+    return content.numpy().tobytes()
 
 
 def rank_lost(rank: int, ranks: int, error: RuntimeError, event: str) -> RankLostError:

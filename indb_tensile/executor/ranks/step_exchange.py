@@ -1,7 +1,7 @@
 """Connects the steps that a rank runs to the other ranks."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 
@@ -12,15 +12,18 @@ from indb_tensile.executor.ranks.rank_connection import rank_lost
 
 
 @contextmanager
-def exchanging(group: RankGroup) -> Iterator[None]:
+def exchanging(group: RankGroup, around: Callable[[], AbstractContextManager[None]] = nullcontext) -> Iterator[None]:
     """Let the steps that this thread runs add up parts over all ranks of the group, exactly as one device does.
 
+    Each exchange runs in a context of `around`. Gloo exchanges host memory, so the parts of a GPU are copied there.
     A step raises RankLostError if another rank has gone, or does not answer in time. No step can run after that.
     """
 
     def exact(own: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
         try:
-            return PartExchange(group=group, parts=parts_of(counts)).exact_sum(own)
+            with around():
+                total = PartExchange(group=group, parts=parts_of(counts)).exact_sum(own.cpu())
+            return total.to(own.device)
         except RuntimeError as error:
             raise rank_lost(group.rank(), group.size(), error, "has lost another rank") from error
 
@@ -67,7 +70,11 @@ class _NobodyElse:
 
     def _allgather_base(self, gathered: torch.Tensor, own: torch.Tensor, /) -> torch.distributed.Work:
         del own
-        gathered.zero_()
+        gathered.copy_(torch.zeros_like(gathered))  # Gloo gathers into memory of its own, and copies it
+        return _Done()
+
+    def broadcast(self, tensor: torch.Tensor, root: int, /) -> torch.distributed.Work:
+        del tensor, root
         return _Done()
 
     def allreduce(self, tensors: list[torch.Tensor], /) -> torch.distributed.Work:

@@ -44,8 +44,13 @@ def _last_to_start(decision: Decision, budget_bytes: int) -> Member | None:
 
 
 def _may_go(member: Member) -> bool:
-    """Return whether the job has never trained, and waits for this device and not for its owner."""
-    return member.job.attempt == 1 and member.generation == 0 and not (member.paused or member.over_quota)
+    """Return whether the job has never trained, and waits for this device and not for its owner or other devices."""
+    return (
+        member.job.gang is None
+        and member.job.attempt == 1
+        and member.generation == 0
+        and not (member.paused or member.over_quota)
+    )
 
 
 def _floor_bytes(member: Member) -> int:

@@ -11,7 +11,8 @@ iteration, too, finds the whole state in host memory.
 
 A parked job keeps its trainer, one of the places of the controller (`max_jobs`), its share of the host pool and, on a
 GPU, a context. So at most `parked_jobs` wait like this, and at least one place is left for other jobs. A job beyond
-that, or one for which the host pool has no room, saves a checkpoint, and its trainer ends. So does the trainer of a
+that, or one for which the host pool has no room, saves a checkpoint, and its trainer ends. So does a job that several
+devices train, because its other ranks would keep their memory while they wait. So does the trainer of a
 paused job that has not begun to train: such a job only goes back to the queue, where it stays until it is resumed.
 """
 
@@ -100,7 +101,11 @@ def _order(decision: Decision, member: Member) -> None:
     """Tell the trainer to leave the device, and plan the other jobs without this one."""
     assert member.trainer is not None
     host_bytes = parked_bytes(planned(member).graphs)
-    in_memory = free_places(decision.pool) > 0 and host_bytes - member.host_bytes <= decision.pool.free_host_bytes
+    in_memory = (
+        member.job.gang is None
+        and free_places(decision.pool) > 0
+        and host_bytes - member.host_bytes <= decision.pool.free_host_bytes
+    )
     number = member.parks + 1
     decision.order(ParkJob(trainer=member.trainer, number=number, in_memory=in_memory))
     if in_memory:

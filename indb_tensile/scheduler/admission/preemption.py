@@ -32,7 +32,7 @@ def make_way(decision: Decision, head: Member) -> None:
     """
     for member in decision.pool.at(JobStage.RUNNING):
         follows_a_plan = member.settled and member.adopted > 0
-        if _is_lower(member, head) and follows_a_plan and not member.set_aside:
+        if _is_lower(member, head) and follows_a_plan and not member.set_aside and member.job.gang is None:
             set_aside(decision, member)
 
 

@@ -130,11 +130,15 @@ def _question(pool: Pool, known: Sequence[Member]) -> ShiftQuestion:
 
 
 def _may_leave(pool: Pool, member: Member) -> bool:
+    if member.job.gang is not None:  # the other devices of its job would wait for it
+        return False
     done_ns = (member.turn_steps - member.steps_left) * member.alone_ns
     return done_ns >= quantum_ns(pool, member) and _is_worth_a_change(pool, member)
 
 
 def _may_leave_early(pool: Pool, member: Member) -> bool:
+    if member.job.gang is not None:
+        return False
     whole_ns = member.steps * member.alone_ns
     begun = member.steps_left < member.turn_steps  # its user has seen its first step
     return begun and not member.parks and whole_ns >= quantum_ns(pool, member) and _is_worth_a_change(pool, member)

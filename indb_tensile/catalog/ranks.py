@@ -1,0 +1,71 @@
+"""The ranks of a job that several devices train together: their states, and the values by which they find each other.
+
+Every statement carries the claim of a rank. The rows of the ranks exist only as long as the attempt, so a statement
+of a rank whose attempt has ended raises LostClaimError.
+"""
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+
+from indb_tensile.catalog.connection import Connection
+from indb_tensile.catalog.jobs import guarded, lost_claim
+from indb_tensile.catalog.queries import query
+from indb_tensile.job import ClaimToken, JobId
+
+
+class RankState(StrEnum):
+    """What a rank does, as `tensile.job_ranks` has it. Ranks pass through these states in this order."""
+
+    OFFERED = "offered"
+    PREPARING = "preparing"
+    PREPARED = "prepared"
+    ADMITTED = "admitted"
+    TRAINING = "training"
+    FINISHED = "finished"
+
+
+def attempt_of(connection: Connection, job: JobId, claim: ClaimToken) -> ClaimToken:
+    """Return the claim under which the attempt writes about its job: the leader's for a rank, else this claim."""
+    row = connection.execute(query("claimed_rank"), {"job": job, "claim": claim}).fetchone()
+    return claim if row is None else ClaimToken(row[1])
+
+
+def take_back_gangs(connection: Connection, patience_s: float) -> tuple[JobId, ...]:
+    """Return gangs to the queue whose ranks were not all accepted in time, or not all admitted. Returns these jobs.
+
+    A rank may hold memory for `patience_s` while other ranks wait for theirs.
+    """
+    return tuple(JobId(row[0]) for row in connection.execute(query("take_back_gangs"), {"patience_s": patience_s}))
+
+
+def enter_state(connection: Connection, job: JobId, claim: ClaimToken, state: RankState) -> None:
+    """Record what the rank does from now on."""
+    guarded(connection, "enter_rank_state", job, claim, state=state.value)
+
+
+def states(connection: Connection, job: JobId, claim: ClaimToken) -> tuple[RankState, ...]:
+    """Return the states of all ranks of the job, in order."""
+    return tuple(map(RankState, guarded(connection, "rank_states", job, claim)))
+
+
+def put_value(connection: Connection, job: JobId, claim: ClaimToken, key: str, value: bytes) -> None:
+    """Store a value for all ranks of the job."""
+    guarded(connection, "put_rank_value", job, claim, key=key, value=value)
+
+
+def add_value(connection: Connection, job: JobId, claim: ClaimToken, key: str, amount: int) -> int:
+    """Add to a value that is a number, which begins at 0, and return the sum."""
+    return int(guarded(connection, "add_rank_value", job, claim, key=key, amount=amount))
+
+
+def values(connection: Connection, job: JobId, claim: ClaimToken, keys: Sequence[str]) -> Mapping[str, bytes]:
+    """Return the values of these keys that have been stored by now."""
+    row = connection.execute(query("rank_values"), {"job": job, "claim": claim, "keys": list(keys)}).fetchone()
+    if row is None:
+        raise lost_claim(job, claim)
+    return {key: bytes(value) for key, value in zip(*row, strict=True)}
+
+
+def remove_value(connection: Connection, job: JobId, claim: ClaimToken, key: str) -> bool:
+    """Delete a value, and return whether there was one."""
+    return bool(guarded(connection, "remove_rank_value", job, claim, key=key))

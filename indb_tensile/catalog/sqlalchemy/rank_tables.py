@@ -1,0 +1,28 @@
+"""The tables and the view of ranks as SQLAlchemy sees them: the jobs that several devices train together."""
+
+from sqlalchemy import BigInteger, Column, ForeignKey, ForeignKeyConstraint, Integer, LargeBinary, Table, Text
+
+from indb_tensile.catalog.sqlalchemy.catalog_tables import metadata
+from indb_tensile.catalog.sqlalchemy.catalog_types import TIME
+
+job_ranks = Table(
+    "job_ranks",
+    metadata,
+    Column("job_id", BigInteger, ForeignKey("jobs.job_id"), primary_key=True),
+    Column("rank", Integer, primary_key=True),
+    Column("worker_id", BigInteger),
+    Column("claim", BigInteger),
+    Column("state", Text, nullable=False),
+    Column("waits_for", Text),
+    Column("since", TIME, nullable=False),
+)
+
+rank_values = Table(
+    "rank_values",
+    metadata,
+    Column("job_id", BigInteger, primary_key=True),
+    Column("rank", Integer, nullable=False),
+    Column("key", Text, primary_key=True),
+    Column("value", LargeBinary, nullable=False),
+    ForeignKeyConstraint(["job_id", "rank"], ["job_ranks.job_id", "job_ranks.rank"]),
+)

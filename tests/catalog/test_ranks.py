@@ -1,0 +1,241 @@
+"""Check gangs: which workers get the ranks of a job, when a gang is given back, and what a lost rank changes."""
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from indb_tensile.catalog import jobs, ranks
+from indb_tensile.catalog.jobs import ObservedWorker
+from indb_tensile.catalog.ranks import RankState
+from indb_tensile.errors import LostClaimError
+from indb_tensile.job import ClaimedJob, ClaimedRank, JobId, WorkerId
+from tests.catalog.enqueue import LEASE_S, claim, enqueue, register, state
+from tests.conftest import Database
+
+pytestmark = [pytest.mark.postgres, pytest.mark.shares_database]
+
+PATIENCE_S = 60.0
+
+
+@pytest.fixture
+def connection(database: Database) -> Iterator[psycopg.Connection]:
+    """A superuser's session whose changes are undone after the test."""
+    with database.connect() as connection, connection.transaction(force_rollback=True):
+        connection.execute("select tensile_set_quota('postgres', jobs_running => 1000)")
+        yield connection
+
+
+def enqueue_gang(connection: psycopg.Connection[Any], devices: int) -> JobId:
+    """Insert a queued job for several devices."""
+    job = enqueue(connection)
+    connection.execute("update tensile.jobs set devices = %s where job_id = %s", (devices, job))
+    return job
+
+
+def rows(connection: psycopg.Connection[Any], job: JobId) -> list[tuple[Any, ...]]:
+    return connection.execute(
+        "select rank, worker_id, state from tensile.job_ranks where job_id = %s order by rank", (job,)
+    ).fetchall()
+
+
+def form(connection: psycopg.Connection[Any], devices: int) -> tuple[JobId, list[WorkerId], list[ClaimedJob]]:
+    """Enqueue a gang, and let new workers claim all its ranks."""
+    workers = [register(connection) for _ in range(devices)]
+    job = enqueue_gang(connection, devices)
+    return job, workers, [claim(connection, worker) for worker in workers]
+
+
+def enter(connection: psycopg.Connection[Any], claimed: list[ClaimedJob], *entered: RankState) -> None:
+    for one, rank_state in zip(claimed, entered, strict=True):
+        ranks.enter_state(connection, one.job, one.claim, rank_state)
+
+
+def test_claim_offers_ranks_and_the_next_claims_of_other_workers_accept_them(connection: psycopg.Connection) -> None:
+    job, workers, claimed = form(connection, 3)
+    attempt = claimed[0].claim
+    assert [(one.job, one.gang) for one in claimed] == [
+        (job, ClaimedRank(rank=rank, ranks=3, attempt_claim=attempt)) for rank in range(3)
+    ]
+    assert len({one.claim for one in claimed}) == 3
+    assert rows(connection, job) == [(rank, worker, "preparing") for rank, worker in enumerate(workers)]
+    assert [jobs.claim_job(connection, worker) for worker in workers] == [None] * 3
+    for worker, one in zip(workers, claimed, strict=True):
+        reply = jobs.beat(connection, worker, {one.job: one.claim})
+        assert (reply.lost, reply.strays) == ((), ())
+
+
+def test_worker_accepts_one_rank_of_a_job_and_none_of_another_kind_of_device(connection: psycopg.Connection) -> None:
+    leader, _ = register(connection), register(connection)
+    other = jobs.register_worker(connection, host="host", pid=1, device_kind="cpu:test", lease_s=LEASE_S)
+    job = enqueue_gang(connection, 2)
+    assert jobs.claim_job(connection, other) is None, "it is the only device of its kind"
+    assert claim(connection, leader).job == job
+    assert jobs.claim_job(connection, leader) is None
+    assert jobs.claim_job(connection, other) is None
+    assert rows(connection, job) == [(0, leader, "preparing"), (1, None, "offered")]
+
+
+def test_job_for_more_devices_than_there_are_waits_and_says_so(connection: psycopg.Connection) -> None:
+    worker = register(connection)
+    gang, single = enqueue_gang(connection, 2), enqueue(connection)
+    waits = "select waits_for from tensile.stat_queue where job_id = %s"
+    assert connection.execute(waits, (gang,)).fetchone() == (
+        "2 devices of one kind: controllers serve at most 1 now",
+    )
+    assert claim(connection, worker).job == single, "it does not hold up other jobs of its owner"
+
+
+def test_second_gang_waits_until_all_ranks_of_the_first_train(connection: psycopg.Connection) -> None:
+    _, workers, claimed = form(connection, 2)
+    second = enqueue_gang(connection, 2)
+    waits = "select waits_for from tensile.stat_queue where job_id = %s"
+    text = "its turn: another job for several devices waits for all of them, and one such job starts at a time"
+    assert connection.execute(waits, (second,)).fetchone() == (text,)
+    enter(connection, claimed, RankState.TRAINING, RankState.ADMITTED)
+    assert jobs.claim_job(connection, workers[0]) is None
+    enter(connection, claimed, RankState.TRAINING, RankState.TRAINING)
+    assert claim(connection, workers[1]).job == second
+
+
+def test_gang_that_is_not_accepted_within_the_lease_goes_back_with_its_reason(connection: psycopg.Connection) -> None:
+    leader, _ = register(connection), register(connection)
+    job = enqueue_gang(connection, 2)
+    claimed = claim(connection, leader)
+    assert ranks.take_back_gangs(connection, PATIENCE_S) == ()
+    connection.execute("update tensile.job_ranks set since = since - make_interval(secs => %s)", (LEASE_S + 1,))
+    assert ranks.take_back_gangs(connection, PATIENCE_S) == (job,)
+    assert rows(connection, job) == []
+    row = connection.execute(
+        "select state::text, waits_for, not_before > now(), worker_id from tensile.jobs where job_id = %s", (job,)
+    ).fetchone()
+    assert row == ("queued", "all ranks to start at once, since rank 1 had found no device", True, None)
+    assert jobs.beat(connection, leader, {job: claimed.claim}).lost == (job,)
+
+
+def test_gang_goes_back_if_some_ranks_hold_memory_for_long_while_others_wait(connection: psycopg.Connection) -> None:
+    job, workers, claimed = form(connection, 2)
+    enter(connection, claimed, RankState.PREPARED, RankState.PREPARED)
+    connection.execute("update tensile.job_ranks set since = since - interval '1 day'")
+    assert ranks.take_back_gangs(connection, PATIENCE_S) == (), "nobody holds memory"
+    enter(connection, claimed, RankState.ADMITTED, RankState.PREPARED)
+    assert ranks.take_back_gangs(connection, PATIENCE_S) == ()
+    connection.execute("update tensile.job_ranks set since = since - interval '1 day'")
+    assert ranks.take_back_gangs(connection, PATIENCE_S) == (job,)
+    for worker, one in zip(workers, claimed, strict=True):
+        assert jobs.beat(connection, worker, {one.job: one.claim}).lost == (job,)
+        with pytest.raises(LostClaimError):
+            ranks.enter_state(connection, one.job, one.claim, RankState.TRAINING)
+
+
+def test_death_of_a_worker_ends_the_attempt_of_all_its_ranks_once(connection: psycopg.Connection) -> None:
+    job, workers, claimed = form(connection, 3)
+    enter(connection, claimed, RankState.TRAINING, RankState.TRAINING, RankState.TRAINING)
+    dead = [ObservedWorker(worker=worker, beats=0, lease_s=LEASE_S) for worker in workers[1:]]
+    assert jobs.rescue(connection, dead) == (job,)
+    assert (state(connection, job), rows(connection, job)) == ("queued", [])
+    interrupted = "select count(*) from tensile.job_events where job_id = %s and kind = 'interrupted'"
+    assert connection.execute(interrupted, (job,)).fetchone() == (1,)
+    assert jobs.beat(connection, workers[0], {job: claimed[0].claim}).lost == (job,)
+
+
+def test_death_of_a_worker_whose_rank_has_finished_ends_nothing(connection: psycopg.Connection) -> None:
+    job, workers, claimed = form(connection, 2)
+    enter(connection, claimed, RankState.TRAINING, RankState.FINISHED)
+    assert jobs.beat(connection, workers[1], {}).strays == ()
+    jobs.leave(connection, workers[1])
+    assert jobs.rescue(connection) == ()
+    assert state(connection, job) == "starting"
+
+
+def test_rank_that_its_controller_does_not_know_is_a_stray(connection: psycopg.Connection) -> None:
+    job, workers, claimed = form(connection, 2)
+    assert jobs.beat(connection, workers[1], {}).strays == ((job, claimed[1].claim),)
+    assert ranks.attempt_of(connection, job, claimed[1].claim) == claimed[0].claim
+
+
+def test_values_are_shared_by_the_ranks_of_one_attempt_and_end_with_it(connection: psycopg.Connection) -> None:
+    job, _, (lead, follower) = form(connection, 2)
+    secret = ranks.values(connection, job, follower.claim, ["secret"])["secret"]
+    assert len(secret) == 32
+    ranks.put_value(connection, job, lead.claim, "address", b"\x00\xff")
+    assert ranks.values(connection, job, follower.claim, ["address", "other"]) == {"address": b"\x00\xff"}
+    assert [ranks.add_value(connection, job, one.claim, "count", 2) for one in (lead, follower)] == [2, 4]
+    assert [ranks.remove_value(connection, job, lead.claim, "count") for _ in range(2)] == [True, False]
+    jobs.requeue(connection, job, lead.claim, "its controller stops")
+    with pytest.raises(LostClaimError):
+        ranks.values(connection, job, follower.claim, ["secret"])
+    assert connection.execute("select count(*) from tensile.rank_values").fetchone() == (0,)
+
+
+@pytest.mark.parametrize("jobs_of_each", [pytest.param(5), pytest.param(60, marks=pytest.mark.nightly)])
+def test_eight_claimers_leave_no_half_gang_and_train_every_job_once(database: Database, jobs_of_each: int) -> None:
+    """Gangs of 2 to 5 devices and single jobs; each claimer ends what it has got when its gang is complete."""
+    with database.connect() as admin:
+        admin.execute("select tensile_set_quota('postgres', jobs_running => 1000)")
+        gangs = [enqueue_gang(admin, 2 + number % 4) for number in range(jobs_of_each)]
+        singles = [enqueue(admin) for _ in range(jobs_of_each)]
+    barrier, all_workers = threading.Barrier(8), []
+    trained: list[JobId] = []
+    faults: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            with database.connect("tensile_worker") as connection:
+                worker = register(connection)
+                all_workers.append(worker)
+                barrier.wait()
+                serve(connection, worker, trained, len(gangs) + len(singles))
+        except BaseException as fault:  # noqa: BLE001 - raised by the test's thread
+            faults.append(fault)
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert faults == []
+    assert sorted(trained) == sorted([*gangs, *singles])
+    with database.connect() as admin:
+        assert admin.execute("select count(*) from tensile.job_ranks").fetchone() == (0,)
+        assert admin.execute("select distinct state::text from tensile.jobs").fetchall() == [("cancelled",)]
+        admin.execute("delete from tensile.jobs")
+        admin.execute("update tensile.workers set stopped_at = now()")
+
+
+def serve(connection: psycopg.Connection[Any], worker: WorkerId, trained: list[JobId], total: int) -> None:
+    """Claim ranks and single jobs until all jobs have ended, as several trainers of one controller would."""
+    held: dict[JobId, ClaimedJob] = {}
+    while len(trained) < total or held:
+        taken = jobs.claim_job(connection, worker)
+        if isinstance(taken, ClaimedJob):
+            assert taken.job not in held
+            held[taken.job] = taken
+        for job, one in tuple(held.items()):
+            if one.gang is None:
+                end(connection, one, trained)
+                del held[job]
+            elif step(connection, one, trained):
+                del held[job]
+
+
+def step(connection: psycopg.Connection[Any], one: ClaimedJob, trained: list[JobId]) -> bool:
+    """Train a rank if all have come, and end the job as its leader. Return whether this rank is done."""
+    try:
+        others = ranks.states(connection, one.job, one.claim)
+        if RankState.OFFERED in others:
+            return False
+        ranks.enter_state(connection, one.job, one.claim, RankState.TRAINING)
+        if not one.follows and all(entered is RankState.TRAINING for entered in others):
+            end(connection, one, trained)
+            return True
+    except LostClaimError:
+        return one.follows  # the leader has ended the job
+    return False
+
+
+def end(connection: psycopg.Connection[Any], one: ClaimedJob, trained: list[JobId]) -> None:
+    jobs.cancelled(connection, one.job, one.claim)
+    trained.append(one.job)

@@ -1,0 +1,217 @@
+"""One rank of a job that several devices train together: it waits for the others, and connects and trains with them.
+
+All ranks read the rows under one snapshot, which rank 0 exports. None asks for memory before all have captured the
+step, and none trains before all have memory. Then rank 0 hands its checkpoint to the others, so all train from the
+same state on. They make the same updates and the same validations, so they need no word from each other on when to
+stop.
+"""
+
+import hashlib
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import Any, NoReturn
+
+import psycopg
+import torch
+
+from indb_tensile.catalog import ranks
+from indb_tensile.catalog.ranks import RankState
+from indb_tensile.config import Settings
+from indb_tensile.errors import RankLostError, TensileError
+from indb_tensile.executor.capture.passes import Passes
+from indb_tensile.executor.capture.rank_share import RankShare, divide_parts
+from indb_tensile.executor.ranks.part_exchange import RankGroup
+from indb_tensile.executor.ranks.rank_connection import broadcast_bytes, join_ranks
+from indb_tensile.executor.ranks.rank_proof import prove_ranks
+from indb_tensile.executor.ranks.step_exchange import exchanging
+from indb_tensile.job import ClaimedJob, ClaimedRank
+from indb_tensile.learning.artifacts import Checkpoint
+from indb_tensile.learning.batch_order import batch_plan
+from indb_tensile.learning.locked_relation import export_snapshot
+from indb_tensile.learning.preparation import Prepared
+
+from .progress_signs import SIGN_S, ProgressSigns
+from .rank_store import CatalogStore
+from .retrying_session import RetryingSession
+
+log = logging.getLogger("trainer")
+
+MEETING_S = 600.0  # ranks that have memory wait for each other for less: take_back_gangs ends that
+CAUSE_S = 10.0  # time in which the controller of a lost rank says why it is lost
+_PAUSE_S = 0.1
+_SNAPSHOT, _SECRET, _AGREEMENT = "snapshot", "secret", "agreement"
+
+
+class GangRank:
+    """One rank in one attempt. Every method raises LostClaimError once the attempt has ended."""
+
+    def __init__(
+        self, session: RetryingSession, job: ClaimedJob, gang: ClaimedRank, signs: ProgressSigns, settings: Settings
+    ) -> None:
+        self._session = session
+        self._job = job
+        self._signs = signs
+        self._settings = settings
+        self._attempt = str(gang.attempt_claim)
+        self._waiting = _SignsOfWaiting(signs.give)
+        self._store = CatalogStore(session, job.job, job.claim, alive=signs.give)
+        self.share = RankShare(rank=gang.rank, ranks=gang.ranks)
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is rank 0, which saves checkpoints and publishes."""
+        return self.share.rank == 0
+
+    def snapshot(self) -> str | None:
+        """Return the snapshot under which to read, once rank 0 has exported it; None for rank 0."""
+        return None if self.leads else self._store.get(_SNAPSHOT).decode()
+
+    @contextmanager
+    def reading(self, connection: psycopg.Connection[Any]) -> Iterator[None]:
+        """Share the snapshot of the transaction that reads the rows. Rank 0 waits until all others have taken it."""
+        if not self.leads:
+            self._store.set(_taken(self.share.rank), b"")
+            yield
+            return
+        self._store.set(_SNAPSHOT, export_snapshot(connection).encode())
+        yield
+        self._store.wait([_taken(rank) for rank in range(1, self.share.ranks)])
+
+    def check(self, prepared: Prepared) -> None:
+        """Refuse a training that cannot be divided. Check that all ranks have prepared the same training."""
+        rows = batch_plan(prepared.train.rows, prepared.settings).full_rows
+        parts = Passes(micro_batch_size=prepared.settings.micro_batch_size).parts(rows)
+        divide_parts(len(parts), self.share.ranks)
+        digest = _digest(prepared)
+        if self.leads:
+            self._store.set(_AGREEMENT, digest)
+        elif self._store.get(_AGREEMENT) != digest:
+            raise TensileError(
+                f"rank {self.share.rank} of {self.share.ranks} has not prepared the same training as rank 0",
+                detail="Their rows, networks, settings or first weights differ.",
+                hint="Run the same release of indb-tensile and of PyTorch on all machines.",
+            )
+
+    def await_others(self) -> None:
+        """Wait until all ranks have captured the step. Until then this rank asks for no memory."""
+        self._enter(RankState.PREPARED)
+        waiting = (RankState.OFFERED, RankState.PREPARING)
+        while any(state in waiting for state in self._states()):
+            self._signs.give()
+            time.sleep(_PAUSE_S)
+
+    def meet(self) -> RankGroup:
+        """Connect to all other ranks as soon as they have memory, too."""
+        self._enter(RankState.ADMITTED)
+        group = join_ranks(
+            self._store,
+            self.share,
+            attempt=self._attempt,
+            meeting_s=MEETING_S,
+            timeout_s=self._settings.rank_timeout_s,
+            address=self._settings.rank_address,
+        )
+        prove_ranks(group, self._store.get(_SECRET), attempt=self._attempt)
+        self._enter(RankState.TRAINING)
+        return group
+
+    @contextmanager
+    def training(self, group: RankGroup) -> Iterator[None]:
+        """Let the steps of this thread exchange with the other ranks. While they wait, signs of life go on.
+
+        If another rank is lost, its own controller may know why, and ends the attempt. This rank ends it only if that
+        has not happened after a while.
+        """
+        try:
+            with self._waiting.ticking(), exchanging(group, around=self._waiting.during):
+                yield
+        except RankLostError as error:
+            self._await_cause(error)
+
+    def hand_out(self, group: RankGroup, load: Callable[[], Checkpoint | None]) -> Checkpoint | None:
+        """Return the checkpoint to go on from, which rank 0 loads for all; None if there is none."""
+        if self.leads:
+            checkpoint = load()
+            stored = b"" if checkpoint is None else b"".join(bytes(part) for part in checkpoint.parts())
+            with self._waiting.during():
+                broadcast_bytes(group, stored)
+            return checkpoint
+        with self._waiting.during():
+            stored = broadcast_bytes(group, b"")
+        return Checkpoint.from_bytes(stored) if stored else None
+
+    def finish(self) -> None:
+        """Record that this rank has trained all epochs. From then on the job needs no more of it."""
+        self._enter(RankState.FINISHED)
+
+    def _await_cause(self, error: RankLostError) -> NoReturn:
+        until_s = time.monotonic() + CAUSE_S
+        while time.monotonic() < until_s:
+            self._states()
+            self._signs.give()
+            time.sleep(_PAUSE_S)
+        raise error
+
+    def _enter(self, state: RankState) -> None:
+        self._session.run(partial(ranks.enter_state, job=self._job.job, claim=self._job.claim, state=state))
+
+    def _states(self) -> tuple[RankState, ...]:
+        return self._session.run(partial(ranks.states, job=self._job.job, claim=self._job.claim))
+
+
+class _SignsOfWaiting:
+    """Gives signs of life from a thread of its own while the training waits for another rank."""
+
+    def __init__(self, give: Callable[[], None]) -> None:
+        self._give = give
+        self._waits = False
+
+    @contextmanager
+    def during(self) -> Iterator[None]:
+        """Wait for another rank in this context."""
+        self._waits = True
+        try:
+            yield
+        finally:
+            self._waits = False
+
+    @contextmanager
+    def ticking(self) -> Iterator[None]:
+        """Give signs in this context whenever the training waits."""
+        ended = threading.Event()
+        thread = threading.Thread(target=self._tick, args=(ended,), name="waiting for ranks", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+
+    def _tick(self, ended: threading.Event) -> None:
+        with suppress(OSError):  # the controller is gone, and this process ends, too
+            while not ended.wait(SIGN_S):
+                if self._waits:
+                    self._give()
+
+
+def _taken(rank: int) -> str:
+    return f"{_SNAPSHOT} taken by {rank}"
+
+
+def _digest(prepared: Prepared) -> bytes:
+    """Return a digest of all that the steps of a training depend on."""
+    digest = hashlib.sha256(prepared.data_digest.encode())
+    digest.update(json.dumps(prepared.architecture, sort_keys=True).encode())
+    digest.update(repr((prepared.settings, prepared.early_stop, torch.__version__)).encode())
+    for name, value in sorted(prepared.module.state_dict().items()):
+        digest.update(name.encode())
+        copy = (
+            value.detach().cpu().clone(memory_format=torch.contiguous_format)
+        )  # numpy would pin the parameter's memory
+        digest.update(copy.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.digest()
