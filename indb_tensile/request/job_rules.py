@@ -40,7 +40,7 @@ def check_max_runtime(seconds: Any) -> int | None:
 
 def check_devices(devices: Any, spec: Mapping[str, Any]) -> int:
     """Return the number of devices that train the job together. Raises RequestError for a job that they cannot."""
-    if devices is None or devices == 1 and not isinstance(devices, bool):
+    if devices is None or (devices == 1 and not isinstance(devices, bool)):
         return 1
     if not isinstance(devices, int) or isinstance(devices, bool) or not 1 <= devices <= MOST_DEVICES:
         hint = f"Give a number from 1 to {MOST_DEVICES}: each device computes a part of every batch."
@@ -53,8 +53,8 @@ def check_devices(devices: Any, spec: Mapping[str, Any]) -> int:
     if has_batch_normalisation(architecture):
         raise RequestError(
             f"devices is {devices}, and the network has batch normalisation",
-            detail="Its running statistics depend on the order in which the parts of a batch are computed, and several "
-            "devices compute them at once.",
+            detail="Its running statistics depend on the order in which the parts of a batch are computed, and "
+            "several devices compute them at once.",
             hint="Use a network without it, such as batch_norm false or layer_norm, or train on one device.",
         )
     _check_parts(devices, hyperparams.get("batch_size"), hyperparams.get("micro_batch_size"))

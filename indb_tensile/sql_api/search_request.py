@@ -52,7 +52,9 @@ def search(plpy: Plpy, request: Json, last: LastRun | None = None) -> Json:
         _require_validation(spec)
         if spec.get("devices", 1) > 1:
             hint = "Leave devices out: the trials of a search train at the same time, on all devices."
-            raise RequestError(f"devices is {spec['devices']}, and each trial of a search trains on one device", hint=hint)
+            raise RequestError(
+                f"devices is {spec['devices']}, and each trial of a search trains on one device", hint=hint
+            )
         check_idle(space)
         for variant in variants(space):
             _check_variant(variant, spec, space, table)

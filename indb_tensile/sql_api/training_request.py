@@ -111,7 +111,9 @@ def explain(plpy: Plpy, request: Json) -> Json:
     spec, table, part_tables = _resolve(plpy, request)
     refuse_plan(spec["architecture"])
     if spec.get("devices", 1) > 1:
-        hint = "Leave devices out. With several devices, each needs less memory for activations than one device alone."
+        hint = (
+            "Leave devices out. With several devices, each needs less memory for activations than one device alone."
+        )
         raise RequestError(f"devices is {spec['devices']}, and tensile_explain foretells one device", hint=hint)
     training_arguments.priority(request)
     with naming_features(plpy, table, spec.get("transform")), callers_path(plpy, _search_path(request)):

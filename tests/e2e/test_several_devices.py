@@ -3,16 +3,16 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 
-import psycopg
 import pytest
 
 from tests.e2e.conftest import MIB, Service
-from tests.e2e.trainings import _processes, load, weights
+from tests.e2e.trainings import load, processes, weights
 
 pytestmark = [pytest.mark.postgres, pytest.mark.nightly]
 
@@ -33,7 +33,7 @@ def gang(service: Service, devices: int) -> Iterator[list[subprocess.Popen[bytes
     service.settings |= {"TENSILE_ANSWER_S": "8", "TENSILE_LEASE_S": "4", "TENSILE_SHARING": "any_price"}
     service.start()
     with contextlib.ExitStack() as stack:
-        started = [start(service, number, stack) for number in range(1, devices)]
+        started = [begin(service, number, stack) for number in range(1, devices)]
         alive = "select count(*) from tensile.stat_device where alive"
         service.until(lambda: service.value(alive) == devices, "all controllers to report their devices")
         with service.database.connect("demo") as demo:
@@ -41,15 +41,9 @@ def gang(service: Service, devices: int) -> Iterator[list[subprocess.Popen[bytes
         yield started
 
 
-def start(service: Service, number: int, stack: contextlib.ExitStack) -> subprocess.Popen[bytes]:
+def begin(service: Service, number: int, stack: contextlib.ExitStack) -> subprocess.Popen[bytes]:
     """Start a further controller, which ends with the stack."""
-    directory = service.directory / f"device {number}"
-    directory.mkdir(exist_ok=True)
-    settings = {
-        "TENSILE_STATE_DIR": str(directory),
-        "TENSILE_CAPACITY_BYTES": str(CAPACITIES_BYTES[number]),
-        "TENSILE_SERVICE_DIRECTORY": "",
-    }
+    settings = {"TENSILE_CAPACITY_BYTES": str(CAPACITIES_BYTES[number]), "TENSILE_SERVICE_DIRECTORY": ""}
     with service.log.open("a") as log:
         process = subprocess.Popen(
             [sys.executable, *service.command],
@@ -114,19 +108,12 @@ def wait_until_all_train(service: Service, job: int) -> list[int]:
     return pids
 
 
-def trainers_of(pid: int, job: int) -> list[int]:
-    """Return the trainers of a controller that have this job's name."""
-    forks = {process for process, parent, _ in _processes() if parent == pid}
-    found = [process for process, parent, _ in _processes() if parent in forks | {pid}]
-    return [process for process in found if f"trainer {job}" in _title(process)]
-
-
-def _title(process: int) -> str:
-    try:
-        with open(f"/proc/{process}/cmdline", "rb") as file:
-            return file.read().replace(b"\0", b" ").decode(errors="replace")
-    except OSError:
-        return ""
+def trainer_of(service: Service, pid: int) -> int:
+    """Return the trainer of a controller that has read the table."""
+    own = {process for process, parent, name in processes() if (parent, name) == (pid, "tensile trainer")}
+    read = re.findall(r"trainer\[(\d+)\] INFO reading table", service.log.read_text(errors="replace"))
+    (trainer,) = own.intersection(map(int, read))
+    return trainer
 
 
 def check_clean(service: Service) -> None:
@@ -146,4 +133,85 @@ def test_several_devices_publish_the_bits_of_one(
     assert weights(service, job) == alone(service, devices)
     kinds = {kind for (kind,) in service.connection.execute("select kind from tensile.job_events").fetchall()}
     assert not kinds & {"memory_corrected", "interrupted"}
+    check_clean(service)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+def test_job_goes_on_after_a_trainer_is_lost_and_publishes_the_same_bits(
+    service: Service, gang: list[subprocess.Popen[bytes]], rank: int, blow: signal.Signals
+) -> None:
+    job = train(service, "gang", 2, epochs=30)
+    pids = wait_until_all_train(service, job)
+    os.kill(trainer_of(service, pids[rank]), blow)
+    assert service.until_ended(job) == ["succeeded"]
+    assert service.value("select attempt from tensile.jobs where job_id = %s", job) > 1, "nothing was disturbed"
+    resumed = "select count(*) from tensile.job_events where job_id = %s and kind = 'resumed'"
+    assert service.value(resumed, job) > 0, "it began again from the start"
+    assert weights(service, job) == alone(service, 2, epochs=30)
+    check_clean(service)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+def test_job_goes_on_after_a_controller_is_lost_and_publishes_the_same_bits(
+    service: Service, gang: list[subprocess.Popen[bytes]], rank: int, blow: signal.Signals
+) -> None:
+    job = train(service, "gang", 2, epochs=30)
+    lost = wait_until_all_train(service, job)[rank]
+    claim = service.value("select claim from tensile.jobs where job_id = %s", job)
+    with contextlib.ExitStack() as stack:
+        os.kill(lost, blow)
+        if service.process is not None and lost == service.process.pid:
+            if blow is signal.SIGKILL:
+                service.process.wait()
+            service.process = gang[0]  # the one whose end the tests watch for
+            stack.callback(end_pid, lost)
+        begin(service, 2, stack)
+        assert service.until_ended(job) == ["succeeded"]
+        assert service.value("select claim from tensile.jobs where job_id = %s", job) > claim
+        published = weights(service, job)
+        if blow is signal.SIGSTOP:
+            os.kill(lost, signal.SIGCONT)  # it comes back after its lease, and writes nothing
+            alive = "select count(*) from tensile.stat_workers where alive and pid = %s"
+            service.until(lambda: service.value(alive, lost), "the controller to be back")
+        assert (service.state(job), weights(service, job)) == ("succeeded", published)
+        assert published == alone(service, 2, epochs=30)
+        check_clean(service)
+
+
+def end_pid(pid: int) -> None:
+    """End a controller that is no child of the test any more."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGCONT)
+        os.kill(pid, signal.SIGTERM)
+
+
+def test_cancelled_job_ends_on_all_devices_and_a_paused_one_goes_on_with_the_same_bits(
+    service: Service, gang: list[subprocess.Popen[bytes]]
+) -> None:
+    del gang
+    cancelled = train(service, "cancelled", 2, epochs=100_000)
+    wait_until_all_train(service, cancelled)
+    service.value("update tensile.jobs set cancel_requested = true where job_id = %s returning 1", cancelled)
+    assert service.until_ended(cancelled) == ["cancelled"]
+    check_clean(service)
+    paused = train(service, "paused", 2, epochs=30)
+    wait_until_all_train(service, paused)
+    service.value("update tensile.jobs set pause_requested = true where job_id = %s returning 1", paused)
+    service.until(lambda: service.state(paused) == "queued", "the paused job to leave the devices")
+    check_clean(service)
+    service.value("update tensile.jobs set pause_requested = false where job_id = %s returning 1", paused)
+    assert service.until_ended(paused) == ["succeeded"]
+    assert weights(service, paused) == alone(service, 2, epochs=30)
+
+
+def test_single_jobs_and_several_gangs_all_end_with_the_bits_of_one_device(
+    service: Service, gang: list[subprocess.Popen[bytes]]
+) -> None:
+    del gang
+    together = [train(service, f"gang {number}", 2) for number in range(3)]
+    singles = [train(service, f"single {number}", 1, micro_batch_size=48) for number in range(3)]
+    assert service.until_ended(*together, *singles) == ["succeeded"] * 6
+    assert len({weights(service, job) for job in (*together, *singles)}) == 1
     check_clean(service)

@@ -63,12 +63,10 @@ def check_killed_without_fault(service: "Service", job: int) -> None:
 def child_pids(service: "Service", name: str) -> list[int]:
     """Return the ids of the controller's child processes with this name."""
     assert service.process is not None
-    return [
-        pid for pid, parent, process_name in _processes() if (parent, process_name) == (service.process.pid, name)
-    ]
+    return [pid for pid, parent, process_name in processes() if (parent, process_name) == (service.process.pid, name)]
 
 
-def _processes() -> Iterator[tuple[int, int, str]]:
+def processes() -> Iterator[tuple[int, int, str]]:
     """Yield the process id, the parent's id and the name of every running process."""
     for path in Path("/proc").glob("[0-9]*"):
         with suppress(FileNotFoundError, ProcessLookupError):  # the process has ended

@@ -8,7 +8,7 @@ from typing import Any
 
 import psycopg
 
-from indb_tensile.catalog import jobs, models, plans, stored_checkpoints
+from indb_tensile.catalog import jobs, models, plans, ranks, stored_checkpoints
 from indb_tensile.catalog.jobs import Progress
 from indb_tensile.catalog.plans import DeviceUse, JobUse, PlanRecord
 from indb_tensile.catalog.usage import JobUsage
@@ -99,6 +99,11 @@ def _create_objects(
         [f"secret_state_{name}".encode()],
         {"epoch": f"secret_position_{name}"},
     )
+    connection.execute(
+        "insert into tensile.job_ranks (job_id, rank, worker_id, claim, state) values (%s, 0, %s, %s, 'training')",
+        (running.job, worker, running.claim),
+    )
+    ranks.put_value(connection, running.job, running.claim, "secret", f"secret_rank_{name}".encode())
     queued = enqueue(owner, model, idempotency_key=f"secret_key_{name}")
     row = owner.execute("select model_id from tensile.models where name = %s", (model,)).fetchone()
     assert row is not None

@@ -2,6 +2,7 @@
 
 from typing import Any, cast
 
+import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
@@ -514,3 +515,10 @@ class OneSession:
 
     def run(self, action: Any, *, wait_for_locks: bool = True) -> Any:
         return action(self._connection)
+
+
+def test_search_and_explanation_of_several_devices_are_refused(alice: Connection) -> None:
+    with pytest.raises(psycopg.Error, match="devices is 2, and each trial of a search trains on one device"):
+        search(alice, more="trials => 4, devices => 2")
+    with pytest.raises(psycopg.Error, match="devices is 2, and tensile_explain foretells one device"):
+        alice.execute("select * from tensile_explain('m', 'iris', 'species', devices => 2)")

@@ -87,6 +87,18 @@ def test_every_argument_is_in_the_specification(alice: Connection) -> None:
     ) == ('(5,"2040-01-01 00:00:00",once)')
 
 
+def test_job_for_several_devices_says_so_and_is_repeated_on_as_many(alice: Connection, admin: Connection) -> None:
+    job = train(alice, "target => 'species', devices => 3")
+    devices = "select devices from tensile.jobs where job_id = %s"
+    assert (spec_of(alice, job)["devices"], value(alice, devices, job)) == (3, 3)
+    admin.execute(
+        "update tensile.jobs set state = 'failed', finished_at = now(), error_message = 'e' where job_id = %s", (job,)
+    )
+    again = value(alice, "select tensile_retry(%s)", job)
+    assert value(alice, devices, again) == 3
+    assert "devices" not in spec_of(alice, train(alice, "target => 'species', devices => 1"))
+
+
 @pytest.mark.parametrize(
     ("target", "task"),
     [("species", "classification"), ("label_known", "classification"), ("petal", "regression"), ("id", "regression")],

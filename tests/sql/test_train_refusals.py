@@ -255,6 +255,25 @@ _NO_SUCH_COLUMN = f"The columns are {_COLUMNS}."
             Refused("22023", "max_runtime is 0.0 seconds", None, "Give an interval of a second or more."),
         ),
         (
+            "target => 'species', devices => 65",
+            Refused(
+                "22023",
+                "devices is 65",
+                None,
+                "Give a number from 1 to 64: each device computes a part of every batch.",
+            ),
+        ),
+        (
+            'target => \'species\', devices => 2, architecture => \'{"type": "mlp", "batch_norm": true}\'',
+            Refused(
+                "22023",
+                "devices is 2, and the network has batch normalisation",
+                "Its running statistics depend on the order in which the parts of a batch are computed, and several "
+                "devices compute them at once.",
+                "Use a network without it, such as batch_norm false or layer_norm, or train on one device.",
+            ),
+        ),
+        (
             "target => 'species', deploy => 'maybe'",
             Refused("22023", 'unknown deploy "maybe"', None, "Known: if_better, always, never."),
         ),

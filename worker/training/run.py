@@ -17,6 +17,7 @@ from indb_tensile.device.hardware import (
     trim_heap,
 )
 from indb_tensile.device.round_member import RoundMember, Seat, open_member
+from indb_tensile.errors import LostClaimError, RankLostError
 from indb_tensile.executor.run.open_device import OpenDevice, capturing_on, open_device, torch_device
 from indb_tensile.executor.run.placer import Placer
 from indb_tensile.executor.run.precision import settle_precision
@@ -246,6 +247,7 @@ class TrainingRun:
             check=opened.check,
             graphs=graphs,
         )
+        ends_within_an_iteration = False
         try:
             runner.adopt(first.plans, first.generation, first.grant_bytes)
             trim_heap()  # memory used by the capture, and by the state before it was on the device
@@ -291,10 +293,15 @@ class TrainingRun:
                 gang.finish()
                 return None
             return loop.trained()
+        except (RankLostError, LostClaimError):
+            ends_within_an_iteration = True
+            raise
         finally:
             if graphs is not None:
                 log.info("job %s: %d iterations ran as one CUDA graph each", self._job.job, runner.launched)
-            runner.close()
+            # Within an iteration the device cannot be given back in order. The controller frees all of this process.
+            if not ends_within_an_iteration:
+                runner.close()
             if placer.served is not None:
                 log.info("job %s: allocations on the device: %s", self._job.job, placer.served)
 

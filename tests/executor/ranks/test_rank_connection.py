@@ -9,7 +9,7 @@ from torch._C._distributed_c10d import HashStore
 from indb_tensile.errors import RankLostError, RequestError
 from indb_tensile.executor.capture.rank_share import RankShare
 from indb_tensile.executor.ranks.part_exchange import PartExchange, RankGroup
-from indb_tensile.executor.ranks.rank_connection import join_ranks
+from indb_tensile.executor.ranks.rank_connection import broadcast_bytes, join_ranks
 from indb_tensile.executor.ranks.step_exchange import exchanging
 from tests.executor.ranks.rank_threads import on_ranks
 
@@ -68,3 +68,10 @@ def test_address_that_strangers_reach_is_refused(address: str) -> None:
 def test_name_in_place_of_an_address_is_refused() -> None:
     with pytest.raises(RequestError, match='"localhost" is not an address on which ranks can listen'):
         join_ranks(HashStore(), FIRST, attempt="1", meeting_s=0.05, timeout_s=60.0, address="localhost")
+
+
+@pytest.mark.parametrize("content", [b"", b"\x00checkpoint" * 1000])
+def test_all_ranks_get_the_bytes_of_rank_0(content: bytes) -> None:
+    assert (
+        on_ranks(3, lambda rank, group: broadcast_bytes(group, content if rank == 0 else b"other")) == [content] * 3
+    )

@@ -1,0 +1,94 @@
+"""Check a rank of a job that several devices train: it leaves its device for nobody, and is in no round."""
+
+from dataclasses import replace
+
+import pytest
+
+from indb_tensile.job import ClaimedJob, ClaimedRank, ClaimToken
+from indb_tensile.scheduler.admission.admission_orders import EndTrainer, ParkJob
+from indb_tensile.scheduler.admission.events import Capture, IdleDevice, PauseChange, StepsLeft
+from indb_tensile.scheduler.admission.pool import JobStage, Sharing, TrainerId
+from indb_tensile.scheduler.completion.contention import Contention
+from indb_tensile.scheduler.link import Link
+from tests.scheduler.admission.fake_controller import (
+    REGION,
+    FakeController,
+    HalvingPlanner,
+    graph,
+    job,
+    orders_of_type,
+)
+from tests.scheduler.admission.test_completion_rule import TimedPlanner
+
+
+def rank(claimed: ClaimedJob) -> ClaimedJob:
+    """Return the job as the second of three ranks."""
+    return replace(claimed, gang=ClaimedRank(rank=1, ranks=3, attempt_claim=ClaimToken(1)))
+
+
+def start(controller: FakeController, claimed: ClaimedJob, regions: int) -> TrainerId:
+    trainer = controller.claim(claimed)
+    controller.send(Capture(trainer=trainer, graphs=(graph(regions),), latency_ns=((1000,),), unknown=0, steps=100.0))
+    controller.adopt_all()
+    return trainer
+
+
+def test_job_of_a_higher_priority_waits_for_a_rank() -> None:
+    controller = FakeController(4, TimedPlanner(), sharing=Sharing.COMPLETION, entering_jobs=8)
+    start(controller, rank(job(1)), 4)
+    start(controller, job(2, priority=5), 4)
+    assert orders_of_type(controller.orders, ParkJob) == []
+    assert {m.job.job: m.stage for m in controller.pool.members} == {1: JobStage.RUNNING, 2: JobStage.WAITING}
+
+
+def test_waiting_rank_is_not_handed_to_an_idle_device() -> None:
+    controller = FakeController(10, HalvingPlanner(swaps=False))
+    controller.start(1, 8)
+    trainer = controller.claim(rank(job(2)))
+    controller.capture(trainer, 6)
+    for _ in range(6):
+        controller.send(IdleDevice(budget_bytes=100 * REGION))
+    assert orders_of_type(controller.orders, EndTrainer) == []
+
+
+def test_paused_rank_saves_a_checkpoint_and_keeps_no_memory() -> None:
+    controller = FakeController(4, TimedPlanner(), sharing=Sharing.COMPLETION)
+    claimed = replace(rank(job(1)), gang=ClaimedRank(rank=0, ranks=3, attempt_claim=ClaimToken(1001)))
+    trainer = start(controller, claimed, 4)
+    controller.send(PauseChange(paused=frozenset({claimed.job})))
+    assert orders_of_type(controller.orders, ParkJob) == [ParkJob(trainer=trainer, number=1, in_memory=False)]
+
+
+@pytest.mark.parametrize("is_rank", [True, False])
+def test_long_rank_makes_way_for_no_shorter_job_as_another_long_job_does(is_rank: bool) -> None:
+    controller = FakeController(
+        4,
+        TimedPlanner(),
+        sharing=Sharing.COMPLETION,
+        contention=Contention(points=((1, 1.0), (2, 2.0))),
+        entering_jobs=8,
+        link=Link(out_bytes_per_s=1 << 30, in_bytes_per_s=1 << 30),
+    )
+
+    def capture(claimed: ClaimedJob, steps: float) -> TrainerId:
+        trainer = controller.claim(claimed)
+        times = ((10_000_000,),)
+        controller.send(Capture(trainer=trainer, graphs=(graph(4),), latency_ns=times, unknown=0, steps=steps))
+        return trainer
+
+    long = capture(rank(job(1)) if is_rank else job(1), 100_000.0)
+    controller.adopt_all()
+    controller.send(StepsLeft(trainer=long, steps_left=99_000.0))
+    capture(job(2), 500.0)
+    assert [order.trainer for order in orders_of_type(controller.orders, ParkJob)] == ([] if is_rank else [long])
+
+
+@pytest.mark.parametrize("is_rank", [True, False])
+def test_rank_is_in_no_round_as_another_job_of_its_owner_is(is_rank: bool) -> None:
+    controller = FakeController(10, phases=True)
+    for number in (1, 2):
+        claimed = rank(job(number)) if is_rank and number == 2 else job(number)
+        trainer = controller.claim(claimed)
+        controller.send(Capture(trainer=trainer, graphs=(graph(8),), latency_ns=((1000,),), unknown=0, steps=1e12))
+        controller.adopt_all()
+    assert (controller.pool.round is None) == is_rank
