@@ -8,8 +8,9 @@ from ..request.anomaly_rules import check_anomaly
 from ..request.copyable_relation import counting
 from ..request.estimator_rules import check_ensemble, check_estimator, check_targets_of_estimator, refuse_plan
 from ..request.hyperparam_rules import check_schedule
-from ..request.job_rules import DEPLOY, check_depends_on, check_devices, check_max_runtime
+from ..request.job_rules import DEPLOY, check_depends_on, check_max_runtime
 from ..request.loss_rules import check_loss
+from ..request.rank_rules import check_devices
 from ..request.request_fields import read_choice, read_integer, read_key, read_model_name, read_text
 from ..request.split_rules import TABLE_OPTIONS, deciding_column
 from ..request.task_rules import target_columns

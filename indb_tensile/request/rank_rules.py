@@ -1,0 +1,61 @@
+"""Which trainings several devices can do together: those of a network whose batches have a part for each device."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..errors import RequestError
+from .abbreviation import shown
+from .estimator_rules import is_estimator
+
+MOST_DEVICES = 64  # equal to tensile.spec_fault()
+
+
+def check_devices(devices: Any, spec: Mapping[str, Any]) -> int:
+    """Return the number of devices that train the job together. Raises RequestError for a job that they cannot."""
+    if devices is None or (devices == 1 and not isinstance(devices, bool)):
+        return 1
+    if not isinstance(devices, int) or isinstance(devices, bool) or not 1 <= devices <= MOST_DEVICES:
+        hint = f"Give a number from 1 to {MOST_DEVICES}: each device computes a part of every batch."
+        raise RequestError(f"devices is {shown(devices)}", hint=hint)
+    architecture, hyperparams = spec["architecture"], spec["hyperparams"]
+    if is_estimator(architecture):
+        hint = "Leave devices out, or train a network."
+        name = architecture["type"]
+        raise RequestError(f'devices is {devices}, and "{name}" trains on the processors of one machine', hint=hint)
+    if has_batch_normalisation(architecture):
+        raise RequestError(
+            f"devices is {devices}, and the network has batch normalisation",
+            detail="Its running statistics depend on the order in which the parts of a batch are computed, and "
+            "several devices compute them at once.",
+            hint="Use a network without it, such as batch_norm false or layer_norm, or train on one device.",
+        )
+    _check_parts(devices, hyperparams.get("batch_size"), hyperparams.get("micro_batch_size"))
+    return devices
+
+
+def _check_parts(devices: int, batch_size: int | None, micro_batch_size: int | None) -> None:
+    """Refuse batches that have fewer parts than there are devices. A worker checks sizes that are chosen later."""
+    if batch_size is None:
+        return
+    rows = micro_batch_size or max(1, -(-batch_size // devices))
+    parts = -(-batch_size // rows)
+    if rows > 1:  # no part has a single row: executor/capture/passes.py
+        parts = min(parts, batch_size // 2)
+    if max(1, parts) < devices:
+        cause = "" if micro_batch_size is None else f" with micro_batch_size {micro_batch_size}"
+        raise RequestError(
+            f"devices is {devices}, and a batch of {batch_size} rows has fewer parts{cause}: {max(1, parts)}",
+            hint="Use fewer devices, a larger batch_size or a smaller micro_batch_size: each device computes a part.",
+        )
+
+
+def has_batch_normalisation(architecture: Any) -> bool:
+    """Return whether the network, as the request describes it, surely has batch normalisation."""
+    if isinstance(architecture, list):
+        return any(map(has_batch_normalisation, architecture))
+    if not isinstance(architecture, Mapping):
+        return False
+    kind = architecture.get("type")
+    if kind in ("resnet", "batch_norm1d", "batch_norm2d") or architecture.get("batch_norm", kind == "cnn") is True:
+        return True
+    return any(map(has_batch_normalisation, architecture.values()))

@@ -1,0 +1,65 @@
+"""Check which trainings several devices may do together."""
+
+import pytest
+
+from indb_tensile.errors import RequestError
+from indb_tensile.request.rank_rules import check_devices
+
+
+def request(*, architecture: object = None, **hyperparams: int) -> dict[str, object]:
+    return {"architecture": architecture or {"type": "mlp"}, "hyperparams": hyperparams}
+
+
+def test_several_devices_train_a_network_whose_batches_have_a_part_for_each() -> None:
+    assert [check_devices(devices, request()) for devices in (None, 1, 2, 64)] == [1, 1, 2, 64]
+    assert check_devices(4, request(batch_size=8)) == 4
+    assert check_devices(3, request(batch_size=96, micro_batch_size=32)) == 3
+    assert check_devices(3, request(batch_size=3, micro_batch_size=1)) == 3
+    assert check_devices(2, request(architecture={"type": "cnn", "batch_norm": False})) == 2
+    assert check_devices(1, request(architecture={"type": "resnet"})) == 1
+
+
+@pytest.mark.parametrize("devices", [0, -1, 65, 1.5, True, "2"])
+def test_a_number_of_devices_is_a_small_whole_number(devices: object) -> None:
+    with pytest.raises(RequestError, match="devices is ") as caught:
+        check_devices(devices, request())
+    assert caught.value.hint == "Give a number from 1 to 64: each device computes a part of every batch."
+
+
+@pytest.mark.parametrize(
+    ("devices", "hyperparams", "message"),
+    [
+        (4, {"batch_size": 7}, "devices is 4, and a batch of 7 rows has fewer parts: 3"),
+        (2, {"batch_size": 1}, "devices is 2, and a batch of 1 rows has fewer parts: 1"),
+        (
+            4,
+            {"batch_size": 96, "micro_batch_size": 32},
+            "devices is 4, and a batch of 96 rows has fewer parts with micro_batch_size 32: 3",
+        ),
+    ],
+)
+def test_a_batch_with_fewer_parts_than_devices_is_refused(
+    devices: int, hyperparams: dict[str, int], message: str
+) -> None:
+    with pytest.raises(RequestError) as caught:
+        check_devices(devices, request(**hyperparams))
+    assert caught.value.message == message
+
+
+@pytest.mark.parametrize(
+    "architecture",
+    [
+        {"type": "cnn"},
+        {"type": "mlp", "batch_norm": True},
+        {"type": "resnet"},
+        {"type": "layers", "layers": [{"type": "linear", "out": 8}, {"type": "batch_norm1d"}]},
+    ],
+)
+def test_batch_normalisation_is_refused_on_several_devices(architecture: object) -> None:
+    with pytest.raises(RequestError, match="devices is 2, and the network has batch normalisation"):
+        check_devices(2, request(architecture=architecture))
+
+
+def test_a_model_of_scikit_learn_is_refused_on_several_devices() -> None:
+    with pytest.raises(RequestError, match='devices is 2, and "boosting" trains on the processors of one machine'):
+        check_devices(2, request(architecture={"type": "boosting"}))
