@@ -26,3 +26,10 @@ def test_trainer_without_inherited_descriptors_is_refused() -> None:
         inherited_descriptors({})
     assert raised.value.message == "TENSILE_LINK_FD is '': the number of an open file descriptor is needed"
     assert "started by a controller" in raised.value.hint
+
+
+@pytest.mark.parametrize("address", ["8.8.8.8", "0.0.0.0", "::", "localhost", ""])
+def test_address_of_ranks_is_of_this_machine_or_of_a_private_network(address: str) -> None:
+    with pytest.raises(RequestError, match="rank_address"):
+        Settings(rank_address=address)
+    assert Settings(rank_address="10.0.0.7").rank_address == "10.0.0.7"

@@ -68,6 +68,8 @@ def test_every_setting_can_be_given_by_its_variable() -> None:
         answer_s=60.0,
         start_patience_s=5.0,
         interrupted_s=3600.0,
+        rank_address="10.0.0.7",
+        rank_timeout_s=30.0,
         service_directory="/run/tensile",
         state_dir="/var/lib/tensile",
         survey_s=3.0,

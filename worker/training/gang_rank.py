@@ -58,8 +58,8 @@ class GangRank:
         self._signs = signs
         self._settings = settings
         self._attempt = str(gang.attempt_claim)
-        self._waiting = _SignsOfWaiting(signs.give)
-        self._store = CatalogStore(session, job.job, job.claim, alive=signs.give)
+        self._waiting = _SignsOfWaiting(self._give_sign)
+        self._store = CatalogStore(session, job.job, job.claim, alive=self._give_sign)
         self.share = RankShare(rank=gang.rank, ranks=gang.ranks)
 
     @property
@@ -102,7 +102,7 @@ class GangRank:
         self._enter(RankState.PREPARED)
         waiting = (RankState.OFFERED, RankState.PREPARING)
         while any(state in waiting for state in self._states()):
-            self._signs.give()
+            self._give_sign()
             time.sleep(_PAUSE_S)
 
     def meet(self) -> RankGroup:
@@ -153,9 +153,14 @@ class GangRank:
         until_s = time.monotonic() + CAUSE_S
         while time.monotonic() < until_s:
             self._states()
-            self._signs.give()
+            self._give_sign()
             time.sleep(_PAUSE_S)
         raise error
+
+    def _give_sign(self) -> None:
+        """Show the controller that this rank waits. The time does not count as that of an iteration."""
+        self._signs.begin()
+        self._signs.give()
 
     def _enter(self, state: RankState) -> None:
         self._session.run(partial(ranks.enter_state, job=self._job.job, claim=self._job.claim, state=state))
