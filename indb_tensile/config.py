@@ -31,6 +31,7 @@ OTHER_VARIABLES = frozenset(
         "TENSILE_SERVICE_PEER_UID",  # of a service (worker/serving/settings.py)
         "TENSILE_SERVICE_RESIDENT_BYTES",
         "TENSILE_SERVICE_READ_ONLY",  # from `tensile service --read-only`
+        "TENSILE_SERVICE_PRIMARY_DSN",  # and its option --primary-dsn
         "TENSILE_WORKER_ID",  # from a controller to the processes that it starts, as are all below
         "TENSILE_ANALYST_FD",
         "TENSILE_ANSWERING_FD",

@@ -12,10 +12,11 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from pathlib import Path
+from socket import gethostname
 from typing import Any, NamedTuple
 
 import psycopg
@@ -46,6 +47,7 @@ from .serving.input_counts import InputCounts
 from .serving.model_cache import CachedModel, ModelCache
 from .serving.peer import server_uid, user_name
 from .serving.prediction_batches import Batches
+from .serving.primary_counts import PrimaryCounts
 from .serving.requests import greeting
 from .serving.server import Server
 from .serving.settings import ServiceSettings
@@ -97,7 +99,15 @@ async def _serve(options: ServiceSettings, store: Store, forks: ForkServer) -> N
         inputs=inputs,
         code_version=VERSION,
     )
-    sender = CountSender(f"worker {options.worker}", dispatcher.counts, inputs)
+    primary = PrimaryCounts(options.primary_dsn, identity.installation) if options.primary_dsn else None
+    sender = CountSender(
+        f"standby {gethostname()} {place.name}" if options.worker is None else f"worker {options.worker}",
+        dispatcher.counts,
+        inputs,
+    )
+    store_counts = None if options.worker is None else loader.store
+    if primary is not None:
+        store_counts = primary.store
     endpoint = Endpoint(place.directory, place.name)
     server = Server(
         endpoint,
@@ -115,14 +125,16 @@ async def _serve(options: ServiceSettings, store: Store, forks: ForkServer) -> N
         _log.info("answering system user %s on %s", user_name(uid), endpoint.path)
         await analyst_process.start()
         while not await _is_set_within(stop_requested, _COUNTS_S):
-            await _send_counts(options, sender, loader)
+            await _send_counts(sender, store_counts)
     finally:
         await server.stop(_GRACE_S)
-        await _send_counts(options, sender, loader)
+        await _send_counts(sender, store_counts)
         analyst_process.stop()
         batches.close()
         dispatcher.close()
         loader.close()
+        if primary is not None:
+            primary.close()
         if options.worker is not None:
             _withdraw(options, options.worker)
 
@@ -152,15 +164,18 @@ async def _is_set_within(event: asyncio.Event, time_s: float) -> bool:
     return event.is_set()
 
 
-async def _send_counts(options: ServiceSettings, sender: CountSender, loader: "_Loader") -> None:
-    """Store the counts of predictions in the catalog. A service on a standby cannot write, so it drops them."""
-    if options.worker is None:
+async def _send_counts(sender: CountSender, store: Callable[[CountBatch], Awaitable[None]] | None) -> None:
+    """Store the counts of predictions. They are dropped on a standby without a connection to the primary."""
+    if store is None:
         await sender.drop()
         return
     try:
-        await sender.send(loader.store)
+        await sender.send(store)
     except (DatabaseError, psycopg.Error) as error:
-        _log.debug("the counts of predictions were not stored: %s", error)
+        # Once for an outage: the next calls fail for the same reason.
+        level = logging.DEBUG if sender.failing else logging.WARNING
+        _log.log(level, "the counts of predictions were not stored, and are kept: %s", error)
+        sender.failing = True
 
 
 class _Loader:

@@ -28,6 +28,7 @@ from indb_tensile.errors import MissingError, TensileError
 
 _VACUUM_ROWS = 10_000  # rows of one step, which is one transaction, so that no lock is held for long
 _READ_ONLY_VARIABLE = "TENSILE_SERVICE_READ_ONLY"  # read by worker/serving/settings.py
+_PRIMARY_VARIABLE = "TENSILE_SERVICE_PRIMARY_DSN"  # likewise
 _VARIABLES = {"host": "PGHOST", "user": "PGUSER", "dbname": "PGDATABASE"}
 
 
@@ -84,8 +85,14 @@ def controller(dsn: str | None) -> None:
 
 @click.command()
 @click.option("--read-only", is_flag=True, required=True, help="write nothing: for a hot standby")
+@click.option(
+    "--primary-dsn",
+    metavar="DSN",
+    envvar=_PRIMARY_VARIABLE,
+    help="the primary, as a member of tensile_worker: its catalog counts the predictions; else they are not counted",
+)
 @dsn_option
-def service(dsn: str | None, read_only: bool) -> None:
+def service(dsn: str | None, read_only: bool, primary_dsn: str | None) -> None:
     """Answer predictions on a hot standby, in the foreground, for a service manager.
 
     It runs on the standby's host, connects as the role of --dsn, which must be a member of tensile_worker, and
@@ -93,6 +100,7 @@ def service(dsn: str | None, read_only: bool) -> None:
     """
     os.environ["TENSILE_DSN"] = resolve(dsn, role="tensile_worker")
     os.environ[_READ_ONLY_VARIABLE] = "1" if read_only else ""
+    os.environ[_PRIMARY_VARIABLE] = primary_dsn or ""
     settings_loader.load(os.environ)  # raises an error here, before the process is replaced
     os.execv(sys.executable, [sys.executable, "-m", "indb_tensile.worker.service"])  # noqa: S606 - our own interpreter
 

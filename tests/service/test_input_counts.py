@@ -1,6 +1,7 @@
 """Check how a service counts the inputs of predictions, and that each batch of counts is stored once."""
 
 import asyncio
+import contextlib
 from collections.abc import Coroutine, Sequence
 from typing import Any
 from uuid import UUID
@@ -18,6 +19,7 @@ from indb_tensile.learning.input_bins import InputBins, Measure
 from tests.conftest import Database
 from worker.serving.count_sender import CountSender
 from worker.serving.input_counts import InputCounts
+from worker.serving.primary_counts import PrimaryCounts
 
 from .fakes import Echo
 
@@ -170,3 +172,17 @@ def test_batch_is_added_once_however_often_it_is_stored(database: Database) -> N
             sums.append(total())
 
     assert sums == [3.0, 3.0, 7.0, 7.0, 7.0, 12.0, 12.0, 18.0]
+
+
+@pytest.mark.postgres
+def test_counts_for_a_standby_go_only_to_the_database_that_it_replicates(database: Database) -> None:
+    batch = CountBatch(source="standby", process=PROCESSES[0], number=1, totals={("copied", ""): 3.0})
+    with database.connect() as admin:
+        (installation,) = admin.execute("select tensile.installation()::text").fetchone() or ("",)
+        for expected, stored in ((str(PROCESSES[0]), []), (installation, [(3.0,)])):
+            counts = PrimaryCounts(database.dsn("tensile_worker"), expected)
+            refusal = contextlib.nullcontext() if stored else pytest.raises(DatabaseError, match="another database")
+            with refusal:
+                asyncio.run(counts.store(batch))
+            counts.close()
+            assert admin.execute("select value from tensile.totals where name = 'copied'").fetchall() == stored

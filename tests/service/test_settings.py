@@ -27,7 +27,14 @@ def test_environment_of_a_controller_is_sufficient() -> None:
 
 def test_service_that_only_reads_has_no_worker_and_takes_its_directory_from_the_catalog() -> None:
     loaded = settings.load({"TENSILE_DSN": "dbname=x", "TENSILE_SERVICE_READ_ONLY": "1"})
-    assert loaded.worker is None
+    assert (loaded.worker, loaded.primary_dsn) == (None, "")
+
+
+def test_only_a_service_that_only_reads_counts_in_another_database() -> None:
+    primary = {"TENSILE_SERVICE_PRIMARY_DSN": "host=primary"}
+    assert settings.load({**ENVIRONMENT, **primary}).primary_dsn == ""
+    only_reads = {"TENSILE_DSN": "dbname=x", "TENSILE_SERVICE_READ_ONLY": "1"}
+    assert settings.load(only_reads | primary).primary_dsn == "host=primary"
 
 
 def test_user_and_cache_size_can_be_set() -> None:

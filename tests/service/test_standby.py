@@ -57,10 +57,10 @@ def standby_of(primary: Cluster) -> Iterator[Cluster]:
 
 
 @contextmanager
-def read_only_service(dsn: str, socket: Path) -> Iterator["subprocess.Popen[str]"]:
+def read_only_service(dsn: str, socket: Path, *options: str) -> Iterator["subprocess.Popen[str]"]:
     """Run `tensile service --read-only`, and yield it when it listens on this socket."""
     process = subprocess.Popen(
-        [*_COMMAND, "service", "--read-only", "--dsn", dsn],
+        [*_COMMAND, "service", "--read-only", "--dsn", dsn, *options],
         env=ENVIRONMENT,
         stderr=subprocess.PIPE,
         text=True,
@@ -111,10 +111,29 @@ def test_sessions_of_a_standby_predict_by_a_service_that_only_reads() -> None:
                 )
                 assert refused(reader, "select tensile_train('m', 'flowers')").sqlstate == "25006"
             assert refused(reader, predict).sqlstate == "57P03", "the service removes its socket"
+            assert _counted(primary) == ([], []), "it had no connection to the primary"
+            with primary.connect("demo") as demo:
+                demo.execute("select tensile_measure_drift('flowers')")
+            _wait_for_replay(primary, reader)
+            socket = directory / f"sockets/{_name(reader)}.sock"
+            to_primary = ("--primary-dsn", primary.dsn("tensile_worker"))
+            with read_only_service(standby.dsn("tensile_worker", "served"), socket, *to_primary):
+                reader.execute(b"select tensile_predict_label('flowers', f) from flowers as f")
+            assert _counted(primary) == ([(60.0,)], [("a", 60), ("b", 60)]), (
+                "the end of the service stores its counts"
+            )
             with read_only_service(primary.dsn("tensile_worker"), Path("/nonexistent")) as service:
                 assert service.wait() == 2
                 assert service.stderr is not None
                 assert "the database server is not a hot standby" in service.stderr.read()
+
+
+def _counted(primary: Database) -> tuple[list[tuple[float]], list[tuple[str, int]]]:
+    """Return the counter of predicted rows, and the columns whose drift is measured with their predicted rows."""
+    with primary.connect() as connection:
+        rows = connection.execute("select value from tensile.totals where name = 'predicted_rows'").fetchall()
+        inputs = connection.execute("select feature, predicted_rows from tensile.stat_drift").fetchall()
+    return rows, inputs
 
 
 def _compare_with_single_calls(reader: psycopg.Connection) -> None:

@@ -22,12 +22,13 @@ class CountSender:
         self._inputs = inputs
         self._number = 0
         self._unsent: CountBatch | None = None
+        self.failing = False  # whether the last call of `send` failed, and that was logged
 
     async def send(self, store: Callable[[CountBatch], Awaitable[None]]) -> None:
         """Store all counts by `store`, whose errors it raises; then they are kept for the next call."""
         if self._unsent is not None:
             await store(self._unsent)
-            self._unsent = None
+            self._unsent, self.failing = None, False
         inputs, totals = await self._inputs.take(), self._counts.take()
         if not totals and not inputs:
             return

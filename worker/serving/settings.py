@@ -10,6 +10,7 @@ from indb_tensile.job import WorkerId
 from indb_tensile.units import parse_bytes
 
 RESIDENT_BYTES = config.GIB
+PRIMARY_VARIABLE = "TENSILE_SERVICE_PRIMARY_DSN"  # set by `tensile service --read-only --primary-dsn`
 READ_ONLY_VARIABLE = "TENSILE_SERVICE_READ_ONLY"  # not empty: set by `tensile service --read-only`
 
 
@@ -19,6 +20,7 @@ class ServiceSettings:
 
     `worker` is the controller that started the service; None for a service that only reads, on a hot standby.
     `peer_uid` is the system user whose connections are answered; None means the user that runs the database server.
+    `primary_dsn` connects a service that only reads with the primary, whose catalog then counts its predictions.
     `resident_bytes` limits the weights kept in memory. The model used last is kept even if it is larger.
     """
 
@@ -26,6 +28,7 @@ class ServiceSettings:
     worker: WorkerId | None
     peer_uid: int | None = None
     resident_bytes: int = RESIDENT_BYTES
+    primary_dsn: str = ""
 
     @property
     def directory(self) -> Path:
@@ -47,6 +50,7 @@ def load(environ: Mapping[str, str]) -> ServiceSettings:
         worker=None if read_only else WorkerId(_number(environ, "TENSILE_WORKER_ID")),
         peer_uid=_number(environ, "TENSILE_SERVICE_PEER_UID") if environ.get("TENSILE_SERVICE_PEER_UID") else None,
         resident_bytes=_size(environ, "TENSILE_SERVICE_RESIDENT_BYTES"),
+        primary_dsn=environ.get(PRIMARY_VARIABLE, "") if read_only else "",
     )
 
 
