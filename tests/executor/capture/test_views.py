@@ -162,6 +162,7 @@ def require_eager_bits(module: nn.Module) -> None:
 @pytest.mark.nightly
 @few_examples()
 @given(nests=NESTS, masked=st.booleans())
+@example(nests=(((("transpose", 0, 1, 0),), ("masked_fill", 0.0)),), masked=False)  # the new value is contiguous
 @example(nests=(((("expand", 0, 0, 0),), ("fill", -2.0)),), masked=False)  # the old value plus the difference rounds
 def test_writes_through_any_nest_of_views_equal_eager_under_every_plan(nests: tuple[Nest, ...], masked: bool) -> None:
     require_eager_bits(Written(nests, masked=masked))
@@ -203,6 +204,37 @@ def test_a_write_to_a_view_that_repeats_or_leaves_out_elements_is_refused(
     with pytest.raises(RequestError, match="writes in place to a view of shape") as refused:
         prepared(_Applied(write))
     assert refused.value.hint.startswith("Clone the view before you write to it")
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda view: view.scatter_add_(0, torch.zeros(1, 1, 1, 1, dtype=torch.int64), torch.ones(1, 1, 1, 1)),
+        lambda view: view.cumsum_(0),
+        lambda view: view.triu_(),
+        lambda view: view.index_copy_(0, torch.zeros(1, dtype=torch.int64), view[:1].detach().clone()),
+    ],
+    ids=["scatter_add", "cumsum", "triu", "index_copy"],
+)
+def test_a_write_whose_new_value_would_have_another_order_in_memory_is_refused(
+    write: Callable[[torch.Tensor], object],
+) -> None:
+    with pytest.raises(RequestError, match="whose elements are in another order in memory") as refused:
+        prepared(_Applied(lambda hidden: write(hidden.transpose(0, 1))))
+    assert "which returns a new tensor, or write to a contiguous tensor" in refused.value.hint
+    assert prepared(_Applied(lambda hidden: write(hidden[1:])))
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        Written(((((("transpose", 0, 1, 0),)), ("masked_fill", 0.0)),), masked=False),
+        _Applied(lambda hidden: hidden.transpose(0, 2).masked_fill_(mask=torch.tensor([True, False, True]), value=2)),
+    ],
+    ids=["values", "mask of one dimension"],
+)
+def test_a_view_in_another_order_is_filled_where_a_mask_says(module: nn.Module) -> None:
+    require_eager_bits(module)
 
 
 def test_a_repeated_view_can_be_read_and_its_clone_written() -> None:
