@@ -1,6 +1,7 @@
 """Check the program of whole tensors: no plan is below it, and it is higher than the bound that counts fractions."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -57,6 +58,12 @@ def test_a_rerun_takes_its_time_and_its_sources_on_the_device() -> None:
     latency_ns = (30, 50, 10, 10, 10, 10)
     assert _program(rows, latency_ns, NEVER, 49) in (99, 100)
     assert _program(rows, latency_ns, NEVER, 80) in (79, 80), "a and b are both held while b is made first"
+
+
+def test_without_accesses_to_tensors_the_bound_is_nothing() -> None:
+    graph = graph_from_rows((40, A, "."))
+    for each in (graph, replace(graph, tensors=())):
+        assert program_bound(each, (10,), NEVER, 20, limit_s=_LIMIT_S).least_bytes == 0
 
 
 @few_examples()

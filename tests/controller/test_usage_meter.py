@@ -74,7 +74,9 @@ def test_no_job_uses_more_than_its_time_and_compute_is_never_left_out(spans: lis
         busy_s += span_s if any(grants) else 0.0
         meter.measure(now_s, _BUDGET_BYTES, [_share(number, grant) for number, grant in enumerate(grants)])
     for usage in meter.pending:
-        assert 0.0 < usage.device_s <= usage.running_s + 1e-9
+        assert 0.0 <= usage.device_s <= usage.running_s + 1e-9
+        assert (usage.device_s > 0.0) == (usage.running_s > 0.0)
+        assert usage.running_s + usage.waiting_s <= now_s + 1e-9
     assert sum(usage.device_s for usage in meter.pending) >= busy_s - 1e-6
 
 

@@ -26,6 +26,7 @@ The following is left out or made cheaper, which only lowers the optimum:
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from math import floor, inf
 
 import numpy as np
@@ -56,9 +57,11 @@ class ProgramBound:
 def program_bound(
     graph: StepGraph, latency_ns: Sequence[int], link: Link, iteration_ns: int, *, limit_s: float
 ) -> ProgramBound:
-    """Return the bound that HiGHS proves within `limit_s` seconds."""
+    """Return the bound that HiGHS proves within `limit_s` seconds. It is 0 for a graph without events."""
     moments = Moments(graph, latency_ns, link)
     program = _Program(moments, iteration_ns)
+    if not program.events:
+        return ProgramBound(least_bytes=0, optimal=True, events=0, values=0)
     proven, optimal = program.rows.solve(program.peak, limit_s)
     return ProgramBound(
         least_bytes=max(0, floor(proven * program.unit_bytes * _SURE)),
@@ -129,7 +132,7 @@ class _Program:
 
     def __init__(self, moments: Moments, iteration_ns: int) -> None:
         self._moments, self._graph = moments, moments.graph
-        largest_bytes = max(t.size_bytes for t in self._graph.tensors)
+        largest_bytes = max((t.size_bytes for t in self._graph.tensors), default=1)
         self._least_bytes, self.unit_bytes = largest_bytes // _LARGE_PART, largest_bytes / _LARGEST
         self.rows = _Rows()
         self.peak = self.rows.column(0.0, inf)
@@ -296,8 +299,7 @@ class _Program:
         """Add the memory at each event, and the lanes' time of each event and its pause."""
         cost_ns, link = self._moments.cost_ns, self._moments.link
         fixed_ns = np.concatenate(([0.0], np.cumsum(np.where(self._moments.fixed, cost_ns, 0.0))))
-        ends = [*self.events[1:], len(cost_ns)]
-        for event, (k, end) in enumerate(zip(self.events, ends, strict=True)):
+        for event, (k, end) in enumerate(pairwise([*self.events, len(cost_ns)])):
             operator = self._graph.operators[k]
             small = {*operator.reads, *operator.writes} - {*self._large(k)}
             own_bytes = operator.workspace_bytes + sum(self._graph.tensors[t].size_bytes for t in small)
