@@ -2,17 +2,23 @@
 -- claim offers the other ranks, and other workers accept them when they look for a job. The rows of a gang are deleted
 -- with the end of the attempt, by the trigger of tensile.jobs.
 --
--- A gang is complete when all its ranks train. Until then no further gang is formed, so two gangs can never each hold a
--- device that the other one waits for.
+-- A gang is complete when all its ranks train. Gangs form one after another, so that two of them do not each hold a device
+-- that the other one waits for. A gang has its turn for two minutes: one that reads a large table, or waits for memory,
+-- delays the others for no longer. If two gangs then hold devices that they need both, tensile.take_back_gangs() returns
+-- them.
 
 create function tensile.incomplete_gang() returns bigint
   language sql stable
   set search_path = pg_catalog, pg_temp
 as $$
-  select min(r.job_id) from tensile.job_ranks as r where r.state not in ('training', 'finished')
+  -- The job is looked up in a sub-select, because a join could read the whole queue: the tables' statistics are out of
+  -- date. Its attempt began at progress_at, since it saves no checkpoint before it trains.
+  select min(r.job_id) from tensile.job_ranks as r
+   where r.state not in ('training', 'finished')
+     and (select j.progress_at from tensile.jobs as j where j.job_id = r.job_id) > now() - interval '2 minutes'
 $$;
 comment on function tensile.incomplete_gang() is
-  'returns the job whose ranks do not all train yet; null if there is none';
+  'returns the job whose ranks do not all train yet, and which keeps other gangs from forming; null if there is none';
 
 -- Ranks compute equal bits only on devices of one kind.
 create function tensile.gang_devices(worker bigint, needs_bytes bigint default null) returns bigint
@@ -93,7 +99,8 @@ begin
     from (select o.job_id, o.rank
             from tensile.job_ranks as o
             join tensile.job_ranks as lead on lead.job_id = o.job_id and lead.rank = 0
-            join tensile.jobs as j on j.job_id = o.job_id and j.claim = lead.claim
+           cross join lateral (select k.owner_oid, k.needs_bytes from tensile.jobs as k
+                                where k.job_id = o.job_id limit 1) as j
             join tensile.workers as w on w.worker_id = lead.worker_id
             join tensile.workers as mine on mine.worker_id = accept_rank.worker
              and mine.device = w.device and mine.version = w.version
@@ -138,10 +145,12 @@ as $$
                         where held.job_id = r.job_id and held.state = 'admitted'
                           and held.since < now() - make_interval(secs => take_back_gangs.patience_s))
      group by r.job_id
-  ), free as (
-    select j.job_id, late.reason from tensile.jobs as j join late on late.job_id = j.job_id
-     where j.state in ('starting', 'running')
+  ), locked as (
+    select j.job_id from tensile.jobs as j
+     where j.job_id = any (array(select l.job_id from late as l)) and j.state in ('starting', 'running')
        for no key update of j skip locked
+  ), free as (
+    select locked.job_id, late.reason from locked join late on late.job_id = locked.job_id
   ), events as (
     insert into tensile.job_events (job_id, kind, detail)
     select f.job_id, 'requeued', jsonb_build_object('reason', f.reason) from free as f
@@ -149,7 +158,7 @@ as $$
   update tensile.jobs as j
      set state = case when j.cancel_requested then 'cancelled' else 'queued' end::tensile.job_state,
          phase = null, worker_id = null, waits_for = case when not j.cancel_requested then free.reason end,
-         not_before = case when not j.cancel_requested then now() + least(tensile.back_off(j.attempt), interval '1 minute') end,
+         not_before = case when not j.cancel_requested then now() + tensile.back_off(j.attempt) end,
          finished_at = case when j.cancel_requested then now() end
     from free
    where j.job_id = free.job_id and j.state in ('starting', 'running')

@@ -35,7 +35,8 @@ as $$
            case when r.state = 'training' and p.eta is not null
                 then greatest(extract(epoch from p.eta - now()), 0)::double precision end
       from tensile.job_ranks as r
-      join tensile.jobs as j on j.job_id = r.job_id left join tensile.job_progress as p on p.job_id = j.job_id
+     cross join lateral (select o.job_id, o.phase, o.state from tensile.jobs as o where o.job_id = r.job_id limit 1) as j
+      left join tensile.job_progress as p on p.job_id = r.job_id
      where r.rank > 0 and r.worker_id is not null and r.state <> 'finished'
   ), average as (
     select coalesce(avg(a.left_s), 60) as left_s from active as a  -- at first a minute, as good as any other guess
@@ -147,7 +148,7 @@ begin
                   where w.worker_id = claim_job.worker and w.stopped_at is null and w.version = tensile.catalog_version()) then
     return;
   end if;
-  if gang_is_incomplete then
+  if exists (select from tensile.job_ranks as r where r.state = 'offered') then
     return query select r.* from tensile.accept_rank(claim_job.worker, claim_job.passed_over) as r;
     if found then
       return;

@@ -74,9 +74,13 @@ begin
     select j.owner_oid,
            sum(greatest(1.0 / w.slots,
                         least(1, d.granted_bytes::double precision / nullif(v.budget_bytes, 0)))) as share
-      from (select o.job_id, o.owner_oid, o.worker_id from tensile.jobs as o
-             where o.state in ('starting', 'running') and o.worker_id is not null and not o.pause_requested
-             order by o.worker_id) as j
+      from ((select o.job_id, o.owner_oid, o.worker_id from tensile.jobs as o
+              where o.state in ('starting', 'running') and o.worker_id is not null and not o.pause_requested
+              order by o.worker_id)  -- so that the index on worker_id is read, and not the queue
+             union all
+            select r.job_id, (select o.owner_oid from tensile.jobs as o where o.job_id = r.job_id), r.worker_id
+              from tensile.job_ranks as r
+             where r.rank > 0 and r.worker_id is not null and r.state <> 'finished') as j
       join tensile.workers as w on w.worker_id = j.worker_id
       left join tensile.device_jobs as d on d.worker_id = j.worker_id and d.job_id = j.job_id
       left join tensile.devices as v on v.worker_id = j.worker_id

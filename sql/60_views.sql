@@ -25,11 +25,16 @@ create function tensile.active_jobs() returns table (worker_id bigint, jobs bigi
   language sql stable security definer rows 5
   set search_path = pg_catalog, pg_temp
 as $$
-  select j.worker_id, count(*), count(*) filter (where j.phase = 'waiting for memory')
-    from tensile.jobs as j where j.state in ('starting', 'running') group by j.worker_id
+  select a.worker_id, sum(a.jobs)::bigint, sum(a.waiting)::bigint
+    from (select j.worker_id, count(*) as jobs, count(*) filter (where j.phase = 'waiting for memory') as waiting
+            from tensile.jobs as j where j.state in ('starting', 'running') group by j.worker_id
+           union all
+          select r.worker_id, count(*), count(*) filter (where r.state = 'prepared') from tensile.job_ranks as r
+           where r.rank > 0 and r.worker_id is not null and r.state <> 'finished' group by r.worker_id) as a
+   group by a.worker_id
 $$;
 comment on function tensile.active_jobs() is
-  'returns how many jobs of all owners each worker has, and how many of them wait for memory';
+  'returns how many jobs of all owners, or ranks of jobs, each worker has, and how many of them wait for memory';
 
 revoke execute on function tensile.queue_positions(bigint[]), tensile.active_jobs() from public;
 grant execute on function tensile.queue_positions(bigint[]), tensile.active_jobs()

@@ -100,6 +100,17 @@ def test_second_gang_waits_until_all_ranks_of_the_first_train(connection: psycop
     assert claim(connection, workers[1]).job == second
 
 
+def test_gang_that_takes_long_to_form_delays_other_gangs_for_two_minutes(connection: psycopg.Connection) -> None:
+    first, workers, claimed = form(connection, 2)
+    second = enqueue_gang(connection, 2)
+    enter(connection, claimed, RankState.PREPARED, RankState.PREPARING)
+    assert jobs.claim_job(connection, workers[0]) is None
+    connection.execute(
+        "update tensile.jobs set progress_at = progress_at - interval '2 minutes' where job_id = %s", (first,)
+    )
+    assert [claim(connection, worker).job for worker in workers] == [second, second]
+
+
 def test_gang_that_is_not_accepted_within_the_lease_goes_back_with_its_reason(connection: psycopg.Connection) -> None:
     leader, _ = register(connection), register(connection)
     job = enqueue_gang(connection, 2)

@@ -163,10 +163,8 @@ def test_job_goes_on_after_a_controller_is_lost_and_publishes_the_same_bits(
     with contextlib.ExitStack() as stack:
         os.kill(lost, blow)
         if service.process is not None and lost == service.process.pid:
-            if blow is signal.SIGKILL:
-                service.process.wait()
+            stack.callback(end, service.process)
             service.process = gang[0]  # the one whose end the tests watch for
-            stack.callback(end_pid, lost)
         begin(service, 2, stack)
         assert service.until_ended(job) == ["succeeded"]
         assert service.value("select claim from tensile.jobs where job_id = %s", job) > claim
@@ -178,13 +176,6 @@ def test_job_goes_on_after_a_controller_is_lost_and_publishes_the_same_bits(
         assert (service.state(job), weights(service, job)) == ("succeeded", published)
         assert published == alone(service, 2, epochs=30)
         check_clean(service)
-
-
-def end_pid(pid: int) -> None:
-    """End a controller that is no child of the test any more."""
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGCONT)
-        os.kill(pid, signal.SIGTERM)
 
 
 def test_cancelled_job_ends_on_all_devices_and_a_paused_one_goes_on_with_the_same_bits(
