@@ -91,7 +91,7 @@ def model(connection: Connection, name: str) -> Row:
     }
 
 
-FIGURES = ("confusion", "roc", "calibration", "importance")
+FIGURES = ("confusion", "roc", "calibration", "importance", "drift")
 
 
 def figure(connection: Connection, name: str, model_name: str, version: int | None) -> list[Row]:

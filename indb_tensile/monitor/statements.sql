@@ -181,6 +181,13 @@ select f.feature, f.importance, f.deviation, f.metric
   from public.tensile_feature_importance(%(model)s, version => %(version)s) as f
  order by f.importance desc nulls last, f.feature limit 500;
 
+-- drift --
+select d.feature, d.measure, d.psi, d.reading, d.predicted_rows, d.training_rows, d.first_day, d.bins, d.reason
+  from tensile.stat_drift as d
+ where d.model = %(model)s
+   and case when %(version)s::integer is null then d.deployed else d.version = %(version)s::integer end
+ order by d.psi desc nulls last, d.feature limit 500;
+
 -- quotas --
 select q.role, q.jobs_running, q.most_jobs_running, q.jobs_queued, q.most_jobs_queued, q.bytes, q.most_bytes,
        q.highest_priority, q.device_seconds_today, q.most_device_seconds, q.weight

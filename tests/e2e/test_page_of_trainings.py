@@ -116,6 +116,36 @@ def epoch_shown(driver: Any) -> int:
     return int(driver.execute_script(script))
 
 
+# As many predicted rows in each bin as training rows, but all of the first column in its first bin.
+PREDICTED = """
+insert into tensile.predicted_inputs (version_id, day, rows, counts)
+select v.version_id, tensile.usage_day(), (f.figure ->> 'rows')::bigint,
+       array(select case when i.place > 1 then n.count::bigint
+                         when n.place = 1 then (f.figure ->> 'rows')::bigint else 0 end
+               from jsonb_array_elements(f.figure -> 'inputs') with ordinality as i (input, place),
+                    jsonb_array_elements_text(i.input -> 'counts') with ordinality as n (count, place)
+              order by i.place, n.place)
+  from tensile.models as m join tensile.model_versions as v using (model_id)
+  join tensile.version_figures as f on f.version_id = v.version_id and f.name = 'input_counts'
+ where m.name = 'tumours' and v.deployed"""
+
+
+def test_the_drift_of_inputs_is_shown_beside_the_training_rows(
+    running: Service, browser: Any, page: ServedPage, trainings: Trainings
+) -> None:
+    open_page(browser, page, "/models/tumours")
+    wait_for_text(browser, "Drift of inputs")
+    press(browser, "Drift of inputs")
+    wait_for_text(browser, "are not counted", "tensile_measure_drift('tumours')")
+    running.connection.execute(PREDICTED)
+    press(browser, "Drift of inputs")
+    wait_for_text(browser, "Stability index", "large", "stable")
+    browser.find_element(By.XPATH, "//td//summary[text()='bins']").click()
+    wait_for_text(browser, "Shares of the rows in each bin of", "100 %", "missing")
+
+    assert complaints(browser) == []
+
+
 def test_another_user_sees_none_of_the_trainings(running: Service, tmp_path: Path, trainings: Trainings) -> None:
     with served_page(running.database, "bob") as of_bob, chromium(tmp_path) as driver:
         enter(driver, of_bob)

@@ -54,11 +54,23 @@ const drawings = {
       { title: "", cell: (r) => el("progress", { max: most, value: Math.max(0, r.importance ?? 0), "aria-hidden": "true" }) },
       { title: "± deviation", number: true, cell: (r) => number(r.deviation) }, { title: "Metric", cell: (r) => r.metric }], rows);
   },
+  drift(rows) {
+    if (!rows.length) return el("p", { class: "quiet" }, `The inputs of this version's predictions are not counted. Its owner can ask for it: select tensile_measure_drift('${model.replaceAll("'", "''")}');`);
+    const share = (count, total) => (total ? `${number((100 * count) / total)} %` : "–");
+    const bins = (r) => (r.bins === null ? r.reason ?? "–" : el("details", {}, el("summary", {}, "bins"), table(`Shares of the rows in each bin of ${r.feature}`, [
+      { title: "Bin", cell: (b) => b.bin }, { title: "Training", number: true, cell: (b) => share(b.training, r.training_rows) },
+      { title: "Predicted", number: true, cell: (b) => share(b.predicted, r.predicted_rows) }], r.bins)));
+    return table(`Inputs of ${number(rows[0].predicted_rows)} predicted rows beside ${number(rows[0].training_rows)} training rows`, [
+      { title: "Feature", cell: (r) => r.feature ?? "–" }, { title: "Compared", cell: (r) => r.measure ?? "–" },
+      { title: "Stability index", number: true, cell: (r) => number(r.psi) }, { title: "Drift", cell: (r) => badge(DRIFT[r.reading] ?? "", r.reading) },
+      { title: "", wide: true, cell: bins }], rows);
+  },
 };
-const TITLES = { confusion: "Confusion matrix", roc: "ROC curve", calibration: "Calibration", importance: "Feature importance" };
+const DRIFT = { stable: "succeeded", moderate: "paused", large: "failed" };
+const TITLES = { confusion: "Confusion matrix", roc: "ROC curve", calibration: "Calibration", importance: "Feature importance", drift: "Drift of inputs" };
 
 async function draw(name) {
-  figures.replaceChildren(el("p", { class: "waiting" }, `Computing: ${TITLES[name].toLowerCase()} of version ${chosen} on its held-out rows …`));
+  figures.replaceChildren(el("p", { class: "waiting" }, `Computing: ${TITLES[name].toLowerCase()} of version ${chosen}${name === "drift" ? "" : " on its held-out rows"} …`));
   try {
     const rows = await get(`/api/figure/${name}`, { model, version: chosen });
     figures.replaceChildren(...[drawings[name](rows)].flat(9));
