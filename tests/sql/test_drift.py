@@ -33,8 +33,8 @@ COUNTS = {
 BINS = {
     "format": 1,
     "inputs": [
-        {"feature": "petal", "measure": "number", "edges": [3.0], "labels": ["up to 3", "above 3", "missing"]},
-        {"feature": "city", "measure": "category", "categories": ["Bern"], "labels": ['"Bern"', "other", "missing"]},
+        {"feature": "petal", "measure": "number", "edges": [3.0], "below": False, "ends": ["3"]},
+        {"feature": "city", "measure": "category", "categories": ["Bern"]},
     ],
 }
 
@@ -111,6 +111,22 @@ def test_reading_says_what_the_index_means(
     alice: Connection, psi: float | None, chance: float | None, reading: str
 ) -> None:
     assert value(alice, "select tensile.drift_reading(%s, %s)", psi, chance) == reading
+
+
+@pytest.mark.shares_database
+@pytest.mark.parametrize(
+    ("bins", "labels"),
+    [
+        ({"ends": []}, ["any", "missing"]),
+        ({"ends": ["3"], "below": False}, ["up to 3", "above 3", "missing"]),
+        ({"ends": ["0", "5"], "below": True}, ["below 0", "0", "above 0 to 5", "above 5", "missing"]),
+        ({"measure": "boolean"}, ["false", "true", "missing"]),
+        ({"measure": "category", "categories": ['a"b', "ö"]}, ['"a\\"b"', '"ö"', "other", "missing"]),
+        ({"measure": "category", "categories": []}, ["other", "missing"]),
+    ],
+)
+def test_each_bin_has_a_description(alice: Connection, bins: dict[str, Any], labels: list[str]) -> None:
+    assert value(alice, "select tensile.bin_labels(%s)", Jsonb({"measure": "number"} | bins)) == labels
 
 
 def drift(connection: Connection) -> list[tuple[Any, ...]]:
