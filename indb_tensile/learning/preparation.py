@@ -249,8 +249,10 @@ def assemble(
     table.columns.update(learnable.images.columns)
     weights = _weights(table, known, checked.weights, target, parts)
     encoded = encode_parts(table, preprocessor, (train, valid, test), weights, consume=consume)
-    if start is None:
+    if start is None or features != start.features:
         fit_embeddings(module, encoded[0].numbers)
+    if start is not None and features != start.features:
+        start.load_into(module, preprocessor)  # again, for the embeddings of the columns that the version knows
     return Prepared(
         module=module,
         loss=loss_for(module, spec.task, settings, weighted=checked.weights.used, forecast=target.forecast),
@@ -370,7 +372,7 @@ def _build_module(
         Requirements.of(empty_module, settings).check(room)
     module = architectures.with_first_weights(empty_module, settings.seed)
     if start is not None:
-        start.load_into(module)
+        start.load_into(module, preprocessor)
     architectures.freeze(module, frozen)
     return module
 

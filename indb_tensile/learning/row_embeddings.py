@@ -69,7 +69,10 @@ class EmbeddingOptions:
 
 
 class RowEmbedding(nn.Module):
-    """Embeds the numbers and categories of a row. `outputs` is the length of the result."""
+    """Embeds the numbers and categories of a row.
+
+    `outputs` is the length of the result, and `part_widths` how much of it each part of the row has.
+    """
 
     def __init__(self, layout: RowLayout, options: EmbeddingOptions) -> None:
         super().__init__()
@@ -79,9 +82,14 @@ class RowEmbedding(nn.Module):
         self.texts = _text_vectors(layout.texts, options.texts) if layout.texts else None
         self.images = ImageVectors(layout.images, options.images) if layout.images else None
         embedded = 1 if self.numbers is None else options.width
-        self.outputs = layout.numbers * embedded + layout.others + len(layout.categories) * options.width
-        self.outputs += len(layout.texts) * options.texts.width
-        self.outputs += len(layout.images) * options.images.width
+        self.part_widths = (
+            *(embedded,) * layout.numbers,
+            *(1,) * layout.others,
+            *(options.width,) * len(layout.categories),
+            *(options.texts.width,) * len(layout.texts),
+            *(options.images.width,) * len(layout.images),
+        )
+        self.outputs = sum(self.part_widths)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map rows (batch, layout.width) to (batch, outputs)."""

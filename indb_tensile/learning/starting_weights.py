@@ -14,15 +14,18 @@ import torch
 from torch import Tensor, nn
 
 from indb_tensile.errors import RequestError
+from indb_tensile.job import Task
 from indb_tensile.learning.architectures import stored_names
 from indb_tensile.learning.artifacts import ModelBundle
 from indb_tensile.learning.encoders import Arrays, Numbers, Times
+from indb_tensile.learning.grown_weights import Growth, copy_to
 from indb_tensile.learning.image_decoding import ImageForm
 from indb_tensile.learning.image_encoders import Images
 from indb_tensile.learning.preprocessor import Preprocessor, Recipe, TextEncoder
+from indb_tensile.learning.target_vectors import merged_labels
 from indb_tensile.learning.targets import TargetEncoding
 from indb_tensile.learning.text_encoders import LabelSets, Ordinals
-from indb_tensile.request.feature_rules import check_learned_features
+from indb_tensile.request.feature_rules import learned_first
 
 _Encoder = TypeVar("_Encoder", bound=TextEncoder | Times | Arrays | LabelSets | Images)
 
@@ -46,6 +49,11 @@ class StartingWeights:
         return dict(self.bundle.architecture)
 
     @property
+    def features(self) -> tuple[str, ...]:
+        """Return the columns that the version learned from."""
+        return self.bundle.preprocessor.recipe.features
+
+    @property
     def image_forms(self) -> dict[str, ImageForm]:
         """Return the form of each column of images of the version."""
         return {image.name: image.form for image in self.bundle.preprocessor.recipe.images}
@@ -55,18 +63,17 @@ class StartingWeights:
         return {"model": self.model, "version": self.version}
 
     def in_order(self, features: Sequence[str]) -> tuple[str, ...]:
-        """Return the features in the order of this version, in which its first layer has the weights of the columns.
+        """Return the features in the order of this version, and behind them those that it does not have.
 
-        Raises RequestError if the version learned from other columns.
+        Raises RequestError if one of the version is absent.
         """
-        learned = self.bundle.preprocessor.recipe.features
-        check_learned_features(self.title, learned, features)
-        return learned
+        return learned_first(self.title, self.features, features)
 
     def keep_target(self, fitted: TargetEncoding) -> TargetEncoding:
         """Return the target with the labels, or the mean and scale, of this version, if its values allow that.
 
-        Raises RequestError if the two versions have different tasks.
+        Labels that the version does not know are added to its own. If it knows none of the table's, those of the
+        table count alone. Raises RequestError if the two versions have different tasks.
         """
         own = self.bundle.preprocessor.target
         if own.task is not fitted.task:
@@ -76,11 +83,22 @@ class StartingWeights:
             )
         if own.kind is not fitted.kind or own.link is not fitted.link:
             return fitted
-        if not set(fitted.labels) <= set(own.labels) or len(fitted.values) != len(own.values):
+        if len(fitted.values) != len(own.values):
             return fitted
+        if not set(fitted.labels) <= set(own.labels):
+            return self._with_more_labels(fitted)
         if fitted.elements != own.elements:  # of columns with other names, or in another order
             return fitted
         return replace(own, name=fitted.name, columns=fitted.columns)
+
+    def _with_more_labels(self, fitted: TargetEncoding) -> TargetEncoding:
+        own = self.bundle.preprocessor.target
+        shared = set(own.labels) & set(fitted.labels)
+        if not shared or own.elements or fitted.elements or own.columns or fitted.columns:
+            return fitted
+        if own.task is Task.MULTILABEL:
+            return replace(fitted, labels=merged_labels(own.names, fitted.names))
+        return replace(fitted, labels=tuple(sorted({*own.labels, *fitted.labels})))
 
     def keep_encoders(self, fitted: Preprocessor, options: Mapping[str, Any]) -> Preprocessor:
         """Return the preprocessor with the encoders of this version for all columns that both have.
@@ -116,34 +134,44 @@ class StartingWeights:
             recipe, fitted.text_facts, fitted.of_training, fitted.token_facts, tokenizer=fitted.tokenizer
         )
 
-    def load_into(self, module: nn.Module) -> None:
-        """Copy the weights into a network of equal layers.
+    def load_into(self, module: nn.Module, preprocessor: Preprocessor) -> None:
+        """Copy the weights into a network of equal layers, which may have more inputs and classes (grown_weights.py).
 
         Layers are compared in their order and not by their names, because a dropout layer shifts the names. Raises
         RequestError that names the first layer that does not fit, with both shapes.
         """
-        kept = set(stored_names(module))
+        source = self.bundle.module()
+        growth = Growth.between(module, preprocessor, source, self.bundle.preprocessor)
+        kept = set(stored_names(module)) - growth.new_tensors
         own = {name: tensor for name, tensor in module.state_dict().items() if name in kept}
-        stored = self.bundle.weights
-        places = _in_order(stored, self.bundle)
-        for (name, tensor), old_name in zip(own.items(), places, strict=False):
-            old = stored[old_name]
-            if tensor.shape != old.shape or _kind(name) != _kind(old_name):
-                raise RequestError(
-                    f'init_from: layer "{name}" has shape {list(tensor.shape)}, and in {self.title} layer '
+        stored = {name: self.bundle.weights[name] for name in source.state_dict() if name in self.bundle.weights}
+        copies = []
+        for (name, tensor), (old_name, old) in zip(own.items(), stored.items(), strict=False):
+            if _kind(name) == _kind(old_name) == _OFFSETS:
+                continue
+            places = growth.places(tensor.shape, old.shape) if _kind(name) == _kind(old_name) else None
+            if places is None:
+                raise self._misfit(
+                    f'layer "{name}" has shape {list(tensor.shape)}, and in {self.title} layer '
                     f'"{old_name}" has shape {list(old.shape)}',
-                    detail=f"The network is {module_words(own)}; that of the version is {module_words(stored)}.",
-                    hint="Train on the same columns and classes with the same architecture, or leave init_from out.",
+                    own,
+                    "Train on the same columns and classes, or on more of them, with the same architecture, or leave "
+                    "init_from out.",
                 )
-        if len(own) != len(places):
-            raise RequestError(
-                f"init_from: the network has {len(own)} tensors of weights, and {self.title} has {len(places)}",
-                detail=f"The network is {module_words(own)}; that of the version is {module_words(stored)}.",
-                hint="Leave architecture out, which takes over that of the version.",
+            copies.append((tensor, places, old))
+        if len(own) != len(stored):
+            raise self._misfit(
+                f"the network has {len(own)} tensors of weights, and {self.title} has {len(stored)}",
+                own,
+                "Leave architecture out, which takes over that of the version.",
             )
         with torch.no_grad():
-            for tensor, old_name in zip(own.values(), places, strict=True):
-                tensor.copy_(stored[old_name])
+            for tensor, places, old in copies:
+                copy_to(tensor, places, old)
+
+    def _misfit(self, fault: str, own: Mapping[str, Tensor], hint: str) -> RequestError:
+        detail = f"The network is {module_words(own)}; that of the version is {module_words(self.bundle.weights)}."
+        return RequestError(f"init_from: {fault}", detail=detail, hint=hint)
 
 
 def module_words(tensors: Mapping[str, Tensor]) -> str:
@@ -155,11 +183,7 @@ def module_words(tensors: Mapping[str, Tensor]) -> str:
 
 
 _MOST_LISTED = 12
-
-
-def _in_order(stored: Mapping[str, Tensor], bundle: ModelBundle) -> list[str]:
-    """Return the names of the stored weights in the order of the layers, which a file of weights does not keep."""
-    return [name for name in bundle.module().state_dict() if name in stored]
+_OFFSETS = "offsets"  # of categories in their table: they follow from the columns, and are no weights
 
 
 def _kind(name: str) -> str:

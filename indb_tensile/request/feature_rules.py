@@ -18,17 +18,16 @@ def check_features(targets: Sequence[str], features: Sequence[str], relation: st
         raise RequestError(f"no features are left in {relation}", hint=hint)
 
 
-def check_learned_features(version: str, learned: Sequence[str], features: Sequence[str]) -> None:
-    """Raise RequestError if a training has other features than the version that it starts from, in whatever order.
+def learned_first(version: str, learned: Sequence[str], features: Sequence[str]) -> tuple[str, ...]:
+    """Return the features of a training that starts from a version: first those that the version learned from.
 
-    `version` describes that version, and `learned` are its features.
+    `version` describes that version, and `learned` are its features. Raises RequestError if the training lacks one.
     """
     absent = [f'"{name}"' for name in learned if name not in features]
-    more = [f'"{name}"' for name in features if name not in learned]
-    if absent or more:
-        parts = [f"without {' and '.join(absent)}"] * bool(absent) + [f"with {' and '.join(more)}"] * bool(more)
+    if absent:
         raise RequestError(
-            f"init_from: the features are those of {version} {' and '.join(parts)}",
+            f"init_from: the training is without {' and '.join(absent)}, from which {version} learned",
             detail=f"It learned from: {', '.join(learned)}.",
-            hint="Leave features and exclude out, which takes over those of the version.",
+            hint="Leave features and exclude out, which takes over those of the version, or name more columns.",
         )
+    return (*learned, *(name for name in features if name not in learned))

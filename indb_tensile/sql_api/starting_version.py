@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ..errors import RequestError
-from ..request.feature_rules import check_learned_features
+from ..request.feature_rules import learned_first
 from ..request.network_rules import LAYOUT_PARAMETERS, weights_misfit
 from ..request.request_fields import read_text
 from .inherited_arguments import LastRun
@@ -87,8 +87,7 @@ class StartingVersion:
                 hint="Leave architecture out, which takes over that of the version.",
             )
         if self._features is not None:
-            check_learned_features(self._title, self._features, features)
-            spec["features"] = self._features
+            spec["features"] = list(learned_first(self._title, self._features, features))
 
     @property
     def _features(self) -> list[str] | None:

@@ -118,7 +118,7 @@ def test_a_training_starts_from_the_first_network_of_an_ensemble() -> None:
     module = first.module()
     for parameter in module.parameters():
         parameter.data.zero_()
-    StartingWeights(model="m", version=1, bundle=first).load_into(module)
+    StartingWeights(model="m", version=1, bundle=first).load_into(module, first.preprocessor)
     assert all(torch.equal(tensor, first.weights[name]) for name, tensor in module.state_dict().items())
 
 

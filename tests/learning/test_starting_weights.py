@@ -28,21 +28,22 @@ MLP = {"type": "mlp", "hidden": [8], "dropout": 0.1}
 
 
 def rows(shift: int = 0, labels: str = "ab", kinds: str = "xyz") -> TableData:
-    return table(
-        COLUMNS,
-        [
-            (
-                i,
-                float(i % 7 + shift),
-                i % 5 + shift if i % 9 else None,
-                kinds[i % len(kinds)],
-                f"2026-01-{i % 28 + 1:02d}",
-                [float(i % 3), float(i % 4 + shift)],
-                labels[i % len(labels)],
-            )
-            for i in range(1, 121)
-        ],
-    )
+    return table(COLUMNS, listed(shift, labels, kinds))
+
+
+def listed(shift: int, labels: str, kinds: str) -> list[tuple[Any, ...]]:
+    return [
+        (
+            i,
+            float(i % 7 + shift),
+            i % 5 + shift if i % 9 else None,
+            kinds[i % len(kinds)],
+            f"2026-01-{i % 28 + 1:02d}",
+            [float(i % 3), float(i % 4 + shift)],
+            labels[i % len(labels)],
+        )
+        for i in range(1, 121)
+    ]
 
 
 def prepared(data: TableData, **options: Any) -> Prepared:
@@ -178,7 +179,7 @@ def test_dropout_shifts_the_names_of_layers_and_not_their_order(origin: Prepared
     ("data", "options", "message"),
     [
         (
-            rows(labels="abc"),
+            rows(labels="cde"),
             {},
             r'init_from: layer "4.weight" has shape \[3, 8\], and in version 3 of model "flowers" '
             r'layer "4.weight" has shape \[2, 8\]',
@@ -187,7 +188,7 @@ def test_dropout_shifts_the_names_of_layers_and_not_their_order(origin: Prepared
         (
             rows(),
             {"exclude": ("id", "size")},
-            r'the features are those of version 3 of model "flowers" without "size"',
+            r'the training is without "size", from which version 3 of model "flowers" learned',
         ),
         (rows(), {"architecture": {"type": "mlp", "hidden": [8, 8]}}, r'layer "3.weight" has shape \[8, 8\], and in'),
     ],
@@ -218,5 +219,119 @@ def test_features_are_put_into_the_order_of_the_version_and_others_are_refused(o
     order = ("shape", "day", "kind", "count", "size")
     again = prepared(rows(), start=started(origin), exclude=(), features=order)
     assert again.preprocessor.recipe == origin.preprocessor.recipe
-    with pytest.raises(RequestError, match='are those of version 3 of model "flowers" without "day"'):
+    with pytest.raises(RequestError, match='without "day", from which version 3 of model "flowers" learned'):
         prepared(rows(), start=started(origin), exclude=("day",))
+
+
+def test_classes_that_the_version_does_not_know_are_added_to_its_own() -> None:
+    origin = prepared(rows(labels="bd"))
+    again = prepared(rows(labels="abc"), start=started(origin))
+    assert again.preprocessor.target.labels == ("a", "b", "c", "d")
+    own, old = again.module.state_dict(), origin.module.state_dict()
+    for name in ("4.weight", "4.bias"):
+        assert torch.equal(own[name][[1, 3]], old[name])
+        assert own[name][[0, 2]].abs().sum() > 0
+    assert torch.equal(own["1.weight"], old["1.weight"])
+    train(again)
+
+
+def test_labels_of_sets_are_added_to_those_of_the_version() -> None:
+    def sets(names: str) -> TableData:
+        return table(
+            [("id", "bigint"), ("x", "double precision"), ("y", "text[]")],
+            [(i, float(i % 11), [name for n, name in enumerate(names) if (i >> n) % 2]) for i in range(60)],
+        )
+
+    origin = prepared(sets("bd"), task=Task.MULTILABEL)
+    again = prepared(sets("abc"), task=Task.MULTILABEL, start=started(origin))
+    assert again.preprocessor.target.labels == ("a", "b", "c", "d")
+    assert torch.equal(again.module.state_dict()["4.weight"][[1, 3]], origin.module.state_dict()["4.weight"])
+
+
+@pytest.mark.parametrize(
+    "architecture",
+    [
+        {"type": "mlp", "hidden": [8]},
+        {"type": "layers", "layers": [{"type": "batch_norm1d"}, {"type": "linear", "out": 8}, {"type": "linear"}]},
+        pytest.param({"type": "residual_mlp", "width": 8, "blocks": 1}, marks=pytest.mark.nightly),
+        pytest.param(
+            {"type": "dcn", "hidden": [8], "crosses": 1, "number_embedding": "piecewise", "embedding_width": 4},
+            marks=pytest.mark.nightly,
+        ),
+        {"type": "wide_and_deep", "hidden": [8], "number_embedding": "none", "text_width": 4},
+        pytest.param(
+            {"type": "tabm", "hidden": [8], "members": 2, "number_embedding": "linear", "embedding_width": 4},
+            marks=pytest.mark.nightly,
+        ),
+    ],
+)
+def test_a_network_grows_by_columns_and_classes_and_answers_as_before_without_their_weights(
+    architecture: dict[str, Any],
+) -> None:
+    embeds = architecture["type"] not in ("mlp", "layers")
+    # TabM answers with a mean of probabilities, which more classes change.
+    labels, kept = ("bd", [0, 1]) if architecture["type"] == "tabm" else ("abcd", [1, 3])
+    columns = ("count", "kind", "day", *(["note"] if embeds else []))
+    options: dict[str, Any] = {
+        "architecture": architecture,
+        "exclude": (),
+        "preprocess": {"encode": {name: "tokens" for name in ("note", "about") if embeds}},
+    }
+    origin = prepared(_noted("bd"), features=columns, **_naming(options, columns))
+    data = _noted(labels)
+    more = ("size", *columns, "place", "shape", *(["about"] if embeds else []))
+    grown = prepared(data, features=more, start=started(origin), **_naming(options, more))
+    assert grown.preprocessor.recipe.features == (*columns, "size", *(name for name in more[len(columns) + 1 :]))
+
+    with torch.no_grad():
+        for tensor in grown.module.state_dict().values():
+            if tensor.is_floating_point():
+                tensor.zero_()
+    started(origin).load_into(grown.module, grown.preprocessor)
+    data = _noted(labels)
+    before, after = (
+        made.module.eval()(torch.from_numpy(made.preprocessor.transform(data.columns))) for made in (origin, grown)
+    )
+    assert before.abs().max() > 0
+    torch.testing.assert_close(after[..., kept], before)
+
+
+def _naming(options: dict[str, Any], columns: tuple[str, ...]) -> dict[str, Any]:
+    encode = {name: own for name, own in options["preprocess"]["encode"].items() if name in columns}
+    return {**options, "preprocess": {"encode": encode}}
+
+
+def _noted(labels: str) -> TableData:
+    """Return the rows with three more columns of texts."""
+    described = [*COLUMNS, ("note", "text"), ("about", "text"), ("place", "text")]
+    words = ("red green", "green blue blue", "red")
+    plain = listed(0, labels, "xyz")
+    return table(described, [(*row, words[i % 3], words[i % 2], "pq"[i % 2]) for i, row in enumerate(plain)])
+
+
+def test_a_column_more_is_fitted_and_the_others_stay_as_they_were() -> None:
+    architecture = {"type": "residual_mlp", "width": 8, "blocks": 1, "number_embedding": "piecewise"}
+    origin = prepared(rows(), architecture=architecture, features=("size",), exclude=())
+    again = prepared(rows(), architecture=architecture, features=("count", "size"), exclude=(), start=started(origin))
+    fresh = prepared(rows(), architecture=architecture, features=("size", "count"), exclude=())
+    bins = [made.module.get_buffer("embedding.numbers.starts") for made in (origin, again, fresh)]
+    assert torch.equal(bins[1][:1], bins[0])
+    assert torch.equal(bins[1][1:], bins[2][1:])
+
+
+@pytest.mark.nightly
+def test_attention_between_columns_takes_more_of_them() -> None:
+    architecture = {"type": "ft_transformer", "heads": 2, "blocks": 1, "embedding_width": 4}
+    features = ("count", "kind", "day")
+    origin = prepared(rows(), architecture=architecture, features=features, exclude=())
+    again = prepared(
+        rows(), architecture=architecture, features=(*features, "size"), exclude=(), start=started(origin)
+    )
+    own, old = again.module.state_dict(), origin.module.state_dict()
+    grown = {
+        name: tensor.shape[0] - old[name].shape[0] for name, tensor in own.items() if tensor.shape != old[name].shape
+    }
+    assert set(grown.values()) == {1}
+    assert all("tokens.numbers." in name for name in grown)
+    for name, tensor in own.items():
+        assert torch.equal(tensor[: len(old[name])] if name in grown else tensor, old[name])

@@ -95,7 +95,7 @@ def test_a_name_with_a_number_is_the_whole_name_first(alice: Connection, source:
         (
             "init_from => 'it''s', exclude => array['sepal', 'label_known']",
             "22023",
-            'init_from: the features are those of version 1 of model "it\'s" without "sepal" and with "kind"',
+            'init_from: the training is without "sepal", from which version 1 of model "it\'s" learned',
         ),
     ],
 )
@@ -106,6 +106,11 @@ def test_a_version_that_does_not_fit_is_refused(
         refusal = refused(alice, call.format(arguments))
         assert (refusal.sqlstate, refusal.message) == (sqlstate, message)
         assert refusal.hint
+
+
+def test_more_columns_stand_behind_those_of_the_version(alice: Connection, source: str) -> None:
+    alice.execute(TRAIN.format("init_from => 'it''s', features => array['kind', 'sepal', 'petal']").encode())
+    assert spec_of(alice)["features"] == ["petal", "sepal", "kind"]
 
 
 def test_a_table_without_the_features_is_refused(alice: Connection, source: str) -> None:
