@@ -1084,7 +1084,8 @@ comment on column tensile.job_sets.stp_foretold is
   'system throughput foretold for this job and those beside it: the sum of their speeds relative to alone';
 comment on column tensile.job_sets.stp_measured is
   'system throughput measured, as an average in which later measurements weigh more; null until all jobs are measured';
-comment on column tensile.job_sets.started_at is 'time when the other jobs became these';
+comment on column tensile.job_sets.started_at is
+  'time when the other jobs became these, or another number of jobs was prepared beside them';
 comment on column tensile.job_sets.ended_at is
   'time when the other jobs changed; null for the present row of a job, and for the last row of a job that has ended';
 

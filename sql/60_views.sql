@@ -444,7 +444,8 @@ comment on column tensile.stat_sharing.stp_foretold is
   'system throughput that was foretold when the job came to run beside these jobs';
 comment on column tensile.stat_sharing.stp_measured is
   'system throughput that was measured, as an average in which later measurements weigh more';
-comment on column tensile.stat_sharing.started_at is 'time when the other jobs became these';
+comment on column tensile.stat_sharing.started_at is
+  'time when the other jobs became these, or another number of jobs was prepared beside them';
 comment on column tensile.stat_sharing.ended_at is 'time when the other jobs changed or the job ended';
 comment on column tensile.stat_plan.job_id is 'number of the job';
 comment on column tensile.stat_plan.model is 'model that the job trains';

@@ -441,6 +441,7 @@ def _make_pool(settings: Settings, contention: Contention, link: Link, *, phases
         sharing=Sharing(settings.sharing),
         max_slowdown=settings.max_slowdown,
         first_step_s=settings.first_step_s,
+        prepares_on_device=not settings.device.startswith("cuda"),
         batch=BATCH_NAMES if uploads_ahead(settings.device, cuda_graphs=settings.cuda_graphs) else (),
         link=link,
         contention=contention,

@@ -59,7 +59,7 @@ def test_finished_job_leaves_the_ledger_empty() -> None:
         harness.until(lambda: not harness.controller.pool.members)
         assert harness.ledger.grants == {}
         kinds = [type(w) for w in harness.records.written]
-        assert kinds == [RecordPlan, RecordSet, RecordAdoption, RecordMeasurement]
+        assert kinds == [RecordPlan, RecordAdoption, RecordSet, RecordMeasurement]
         assert harness.records.states[job] == "claimed", "only the trainer records the success"
 
 

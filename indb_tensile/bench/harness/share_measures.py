@@ -8,11 +8,12 @@
   one of them trained. Each moment counts with the jobs' progress, in units of their speed alone, so this is the mean
   over that time of the sum of relative speeds. A job trains from its first plan to its end, so waiting, reading and
   capturing count neither here nor there. Jobs in turns have 1.
-- `stp_foretold`: the mean over time of the throughputs that the controller foretold for the sets of jobs that it ran;
-  null where the catalog does not store them.
+- `stp_foretold`: the mean over time of the throughputs that the controller foretold for the sets of jobs that it ran,
+  with the jobs that were prepared beside each of them; null where the catalog does not store them.
 - `sets_error`: the same throughputs over those that the controller measured for these sets, both as means over time.
-  It measures only iterations that no capture of another job disturbed, so this is the error of the forecasts alone;
-  the distance between `stp_foretold` and `stp_measured` has the processor time of reading and capturing in it too.
+  This is the error in the iterations. The distance between `stp_foretold` and `stp_measured` also has in it what
+  happens between iterations: changes of plans, checkpoints, and how much faster or slower the machine was when the
+  jobs ran alone.
 - `first_step_s`: the longest time from a job's submission to the end of its first iteration.
 - `peak_bytes`: the most that the device's ledger has counted in use at one moment.
 """

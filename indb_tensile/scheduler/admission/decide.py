@@ -81,6 +81,7 @@ from indb_tensile.scheduler.admission.idle_devices import hand_over
 from indb_tensile.scheduler.admission.measurements import note_change, record_measurement
 from indb_tensile.scheduler.admission.memory_correction import correct_memory, place_again
 from indb_tensile.scheduler.admission.oversized_job import least_limit
+from indb_tensile.scheduler.admission.pace import add_steps, begin_pace
 from indb_tensile.scheduler.admission.parking import mark_paused, park, parked
 from indb_tensile.scheduler.admission.pool import (
     Broken,
@@ -132,8 +133,8 @@ def decide(pool: Pool, event: Event, planner: Planner) -> tuple[Pool, tuple[Orde
         improve(decision)
         keep_round(decision)
         keep_batch_loans(decision)
-        watch(decision)
         assign_and_claim(decision)
+        watch(decision)
     return decision.pool, tuple(decision.orders)
 
 
@@ -220,7 +221,7 @@ def _claimed(decision: Decision, claim: Claim) -> None:
     decision.pool = replace(decision.pool, claiming=False, queue_empty=claim.job is None)
     if claim.job is None:
         return
-    member = Member(job=claim.job)
+    member = Member(job=claim.job, claimed_s=decision.pool.now_s)
     if decision.pool.stopping:
         _settle(decision, replace(member, stage=JobStage.ENDING, outcome=_controller_stops()))
         return
@@ -297,7 +298,8 @@ def _adopted(decision: Decision, adoption: Adoption) -> None:
     member = decision.pool.of_trainer(adoption.trainer)
     if member is None or member.stage is not JobStage.RUNNING or adoption.generation != member.generation:
         return
-    member = decision.grant(replace(begin_turn(member), adopted=adoption.generation), member.planned_bytes)
+    member = begin_turn(begin_pace(decision, member))
+    member = decision.grant(replace(member, adopted=adoption.generation), member.planned_bytes)
     member = replace(member, lent_bytes=0, returning=False)  # a loan is given back with the old plan
     decision.put(replace(member, host_bytes=member.planned_host_bytes, parked=False))
     decision.order(RecordAdoption(job=member.job.job, claim=member.job.claim, generation=adoption.generation))
@@ -313,7 +315,7 @@ def _holding(decision: Decision, holding: Holding) -> None:
 def _stepped(decision: Decision, progress: StepsLeft) -> None:
     member = decision.pool.of_trainer(progress.trainer)
     if member is not None:
-        credit(decision, member, progress.steps_left)
+        credit(decision, add_steps(decision, member, progress.steps_left), progress.steps_left)
 
 
 # --- and out ---------------------------------------------------------------------------------------------------

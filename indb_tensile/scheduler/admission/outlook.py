@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 
 from indb_tensile.job import JobId
 from indb_tensile.scheduler.admission.completion_rule import demand_of
-from indb_tensile.scheduler.admission.pool import JobStage, Pool, Sharing
+from indb_tensile.scheduler.admission.pace import pace
+from indb_tensile.scheduler.admission.pool import JobStage, Member, Pool, Sharing
 from indb_tensile.scheduler.completion.choose_starts import choose_starts
 from indb_tensile.scheduler.completion.demand import JobDemand
 from indb_tensile.scheduler.completion.set_forecasts import SetForecasts, SharedDevice
@@ -18,13 +19,15 @@ from indb_tensile.scheduler.completion.set_forecasts import SetForecasts, Shared
 class Outlook:
     """What the jobs on a device still need. `waiting` are in fair order.
 
-    `lent_bytes` are granted to running jobs only as long as nobody else needs them (batch_loans.py).
+    Steps of running jobs are multiplied by their pace, and a job that is still to be claimed trains `prepare_s` later
+    (pace.py). `lent_bytes` are granted to running jobs only as long as nobody else needs them (batch_loans.py).
     """
 
     device: SharedDevice
     running: tuple[JobDemand, ...]
     waiting: tuple[JobDemand, ...]
     lent_bytes: int = 0
+    prepare_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,10 +58,17 @@ def outlook_of(pool: Pool) -> Outlook | None:
             contention=pool.contention,
             max_slowdown=pool.max_slowdown,
         ),
-        running=tuple(map(demand_of, running)),
+        running=tuple(_at_its_pace(pool, member) for member in running),
         waiting=tuple(map(demand_of, waiting)),
         lent_bytes=pool.lent_bytes,
+        prepare_s=pool.prepare_s or 0.0,
     )
+
+
+def _at_its_pace(pool: Pool, member: Member) -> JobDemand:
+    """Return the demand with as many more steps as the job takes longer than they do."""
+    demand, factor = demand_of(member), pace(pool, member)
+    return replace(demand, steps=demand.steps * factor, steps_left=demand.steps_left * factor)
 
 
 def foretell_start(outlook: Outlook, job: JobDemand) -> StartForecast | None:
@@ -83,4 +93,5 @@ def foretell_start(outlook: Outlook, job: JobDemand) -> StartForecast | None:
     if starts and before and after:
         factors = (late / early for early, late in zip(before, after, strict=False))
         slowdowns = tuple(zip((demand.job for demand in outlook.running), factors, strict=True))
+    end_ns += outlook.prepare_s * 1e9
     return StartForecast(starts=starts, slowdowns=slowdowns, end_ns=end_ns, ahead=len(outlook.waiting))

@@ -137,6 +137,7 @@ def _send(decision: Decision, member: Member, target: Target) -> None:
             host_bytes=max(member.host_bytes, target.host_bytes),
             planned_correction=member.correction,
             resend=False,
+            sent_s=member.sent_s if member.generation else decision.pool.now_s,
             target=None,
         )
     )

@@ -184,6 +184,11 @@ class Member:
     # steps that the fair schedule has not done yet, and its clock when it has done them all (fair_turns.py)
     fair_left: float | None = None
     fair_end_ns: float | None = None
+    # times (`Pool.now_s`) of its claim, its first plan, and its last turn, and what was foretold for the steps since
+    claimed_s: float = 0.0
+    sent_s: float = 0.0
+    began_s: float = 0.0
+    foretold_ns: float = 0.0
     correction: int = 0
     planned_correction: int = 0
     outgrown: tuple[OutgrownOperator, ...] = ()  # the operators of the last correction
@@ -228,9 +233,10 @@ class Member:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningSet:
-    """The jobs that run side by side. `speeds` are measured, relative to each job alone with all the memory."""
+    """The jobs that train side by side. `speeds` are measured, relative to each job alone with all the memory."""
 
     jobs: tuple[JobId, ...] = ()
+    preparing: int = 0  # further jobs that compute on the device, because they are prepared (running_set.py)
     speeds: tuple[tuple[JobId, float], ...] = ()
     low_reports: int = 0  # in a row, of a throughput below that of fewer jobs
 
@@ -272,10 +278,12 @@ class Pool:
     # the most jobs of one owner that are prepared at once; more may wait for the device (trainer_assignment.py)
     entering_jobs: int = 2
     parked_jobs: int = 4  # the most jobs that wait in the host pool; further ones are saved, and their trainers end
+    prepares_on_device: bool = False  # jobs are read and captured by what the device computes with
     batch: tuple[str, ...] = ()  # tensors that trainers upload ahead; empty where they never do
     link: Link | None = None  # between device and host; None: its speed is not known, and no job leaves in a shift
     first_step_s: float = 300.0  # a job that is ready for longer has its first quantum before others go on
     now_s: float = 0.0  # the time of the last tick
+    prepare_s: float | None = None  # how long the last jobs took from their claims to their first plans (pace.py)
     time_of_day: str = ""  # the same for people
     fair_clock_ns: float = 0.0  # the work that the fair schedule has done
     drift_threshold: float = 0.2

@@ -2,6 +2,11 @@
 
 System throughput (STP, Eyerman and Eeckhout 2008) is the sum over the jobs of their speed beside the others, relative
 to their speed alone with all the memory. One job alone has 1, and so has taking turns.
+
+A job belongs to the set from its first plan on that its trainer follows: until then it creates its state and copies
+it to the device, which may take seconds. Jobs that are read, captured or calibrated, or that create their state,
+compute too. Where they do so with what the device computes with (on a processor, not on a GPU), each of them slows
+the set down like one more job, and the set is foretold anew whenever their number changes.
 """
 
 from dataclasses import replace
@@ -9,18 +14,24 @@ from dataclasses import replace
 from indb_tensile.scheduler.admission.admission_orders import RecordSet
 from indb_tensile.scheduler.admission.completion_rule import planned_step_ns
 from indb_tensile.scheduler.admission.decision import Decision
-from indb_tensile.scheduler.admission.pool import JobStage, Member, RunningSet
+from indb_tensile.scheduler.admission.pool import JobStage, Member, Pool, RunningSet
 
 
 def watch(decision: Decision) -> None:
-    """Record the jobs that run now, if they are others than before."""
-    running = decision.pool.at(JobStage.RUNNING)
-    jobs = tuple(member.job.job for member in running)
-    if jobs == decision.pool.running_set.jobs:
+    """Record the jobs that train now, if they or the number of those that are prepared have changed."""
+    pool = decision.pool
+    training = [member for member in pool.at(JobStage.RUNNING) if _trains(member)]
+    jobs, preparing = tuple(member.job.job for member in training), _preparing(pool) if training else 0
+    before = pool.running_set
+    if (jobs, preparing) == (before.jobs, before.preparing):
         return
-    throughput = sum(_foretold_speed(decision, member, len(jobs)) for member in running)
-    decision.pool = replace(decision.pool, running_set=RunningSet(jobs=jobs))
-    for member in running:
+    slowdown = pool.contention.slowdown(max(1, len(jobs) + preparing))
+    throughput = sum(_foretold_speed(member, slowdown) for member in training)
+    same = replace(before, preparing=preparing)
+    decision.pool = replace(
+        pool, running_set=same if jobs == before.jobs else RunningSet(jobs=jobs, preparing=preparing)
+    )
+    for member in training:
         beside = tuple(job for job in jobs if job != member.job.job)
         decision.order(
             RecordSet(job=member.job.job, claim=member.job.claim, beside=beside, foretold_throughput=throughput)
@@ -37,11 +48,23 @@ def measured_throughput(decision: Decision, member: Member, iteration_ns: int) -
     return sum(speeds.values()) if len(speeds) == len(running_set.jobs) else None
 
 
-def _foretold_speed(decision: Decision, member: Member, jobs: int) -> float:
+def _trains(member: Member) -> bool:
+    """Return whether the trainer follows a plan, and its state is on the device."""
+    return member.trains and not member.parked
+
+
+def _preparing(pool: Pool) -> int:
+    """Return how many jobs are prepared by what the device computes with."""
+    if not pool.prepares_on_device:
+        return len(pool.at(JobStage.CALIBRATING))
+    entering = sum(not _trains(member) for member in pool.at(JobStage.RUNNING))
+    return entering + len(pool.at(JobStage.CAPTURING, JobStage.CALIBRATING))
+
+
+def _foretold_speed(member: Member, slowdown: float) -> float:
     plan = member.target.plan if member.target is not None else member.plan
     if plan is None:
         return 0.0
-    slowdown = decision.pool.contention.slowdown(jobs)
     return _alone_ns(member) / planned_step_ns(member, plan, slowdown)
 
 

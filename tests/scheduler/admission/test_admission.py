@@ -64,10 +64,10 @@ def test_job_with_known_operators_is_planned_granted_sent_and_recorded() -> None
             grant_bytes=4 * REGION,
             plan=job_plan(JobId(7), 4 * REGION),
         ),
-        RecordSet(job=JobId(7), claim=ClaimToken(1007), beside=(), foretold_throughput=1.0),
     )
     assert controller.send(Adoption(trainer=trainer, generation=1)) == (
         RecordAdoption(job=JobId(7), claim=ClaimToken(1007), generation=1),
+        RecordSet(job=JobId(7), claim=ClaimToken(1007), beside=(), foretold_throughput=1.0),
     )
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from indb_tensile.job import ClaimedJob, ClaimToken, JobId
 from indb_tensile.scheduler.admission.admission_orders import RecordMeasurement, RecordSet, SendPlans, SetWaitsFor
 from indb_tensile.scheduler.admission.completion_rule import demand_of, observe
-from indb_tensile.scheduler.admission.events import Capture, Finish, StepsLeft
+from indb_tensile.scheduler.admission.events import Adoption, Capture, Finish, StepsLeft
 from indb_tensile.scheduler.admission.pool import JobStage, Sharing, TrainerId
 from indb_tensile.scheduler.admission.trainer_assignment import MOST_OVERTAKEN
 from indb_tensile.scheduler.completion.contention import Contention
@@ -213,6 +213,8 @@ def test_jobs_that_come_to_run_side_by_side_are_recorded_with_their_throughput()
     orders = controller.send(
         Capture(trainer=trainer, graphs=(graph(4),), latency_ns=((1000,),), unknown=0, steps=100.0)
     )
+    assert orders_of_type(orders, RecordSet) == [], "the second job copies its state to the device first"
+    orders = controller.send(Adoption(trainer=trainer, generation=1))
     assert orders_of_type(orders, RecordSet) == [
         RecordSet(job=JobId(1), claim=ClaimToken(1001), beside=(JobId(2),), foretold_throughput=1.6),
         RecordSet(job=JobId(2), claim=ClaimToken(1002), beside=(JobId(1),), foretold_throughput=1.6),
