@@ -150,6 +150,11 @@ def record_set(
         raise lost_claim(job, claim)
 
 
+def end_set(connection: Connection, job: JobId, claim: ClaimToken) -> None:
+    """Write that this job does not run beside others now. Does nothing if it has no present set."""
+    connection.execute(query("end_set"), {"job": job, "claim": claim})
+
+
 def set_measured(connection: Connection, job: JobId, claim: ClaimToken, throughput: float, *, weight: float) -> None:
     """Blend a measured system throughput into that of the job's present set, if it has one."""
     values = {"job": job, "claim": claim, "throughput": throughput, "weight": weight}

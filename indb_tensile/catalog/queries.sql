@@ -764,6 +764,11 @@ insert into tensile.job_sets (job_id, attempt, beside, stp_foretold)
 select job_id, attempt, %(beside)s, %(throughput)s from job
 returning set_id
 
+-- end_set --
+update tensile.job_sets as s set ended_at = now()
+  from tensile.jobs as j
+ where j.job_id = %(job)s and j.claim = %(claim)s and s.job_id = j.job_id and s.ended_at is null
+
 -- set_measured --
 update tensile.job_sets as s
    set stp_measured = coalesce(s.stp_measured + %(weight)s * (%(throughput)s - s.stp_measured), %(throughput)s)

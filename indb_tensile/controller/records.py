@@ -45,6 +45,7 @@ from indb_tensile.job import Blame, ClaimedJob, ClaimToken, JobId, WorkerId
 from indb_tensile.scheduler.admission.admission_orders import (
     CancelJob,
     FailJob,
+    LeaveSet,
     RecordAdoption,
     RecordForecast,
     RecordMeasurement,
@@ -70,6 +71,7 @@ Writing = (
     | RecordForecast
     | RecordAdoption
     | RecordSet
+    | LeaveSet
     | RecordMeasurement
 )
 
@@ -349,6 +351,8 @@ class CatalogRecords:
                 plans.plan_adopted(connection, job, claim, generation)
             case RecordSet(beside=beside, foretold_throughput=throughput):
                 plans.record_set(connection, job, claim, beside, throughput)
+            case LeaveSet():
+                plans.end_set(connection, job, claim)
             case RecordMeasurement(measurement=measurement, throughput=throughput):
                 plans.plan_measured(
                     connection,

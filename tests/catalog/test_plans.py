@@ -105,6 +105,12 @@ def test_the_jobs_beside_a_job_are_recorded_until_they_change(database: Database
         assert sorted(shown) == [([], 1.0, None, False), ([8, 9], 2.5, 2.5, True)]
         with pytest.raises(LostClaimError):
             plans.record_set(connection, job, ClaimToken(token + 1), (), 1.0)
+        plans.end_set(connection, job, ClaimToken(token + 1))
+        present = "select count(*) from tensile.stat_sharing where ended_at is null"
+        assert alice.execute(present).fetchone() == (1,), "another claim ends nothing"
+        plans.end_set(connection, job, token)
+        plans.end_set(connection, job, token)
+        assert alice.execute(present).fetchone() == (0,)
 
 
 def test_nobody_sees_beside_whom_anothers_job_runs(database: Database) -> None:

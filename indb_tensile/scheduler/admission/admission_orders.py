@@ -252,6 +252,14 @@ class RecordSet:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LeaveSet:
+    """Write that the job has left the device, or is about to: it runs beside no job until the next RecordSet."""
+
+    job: JobId
+    claim: ClaimToken
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RecordMeasurement:
     """Write the measurements of iterations under a plan.
 
@@ -290,5 +298,6 @@ Order = (
     | RecordForecast
     | RecordAdoption
     | RecordSet
+    | LeaveSet
     | RecordMeasurement
 )

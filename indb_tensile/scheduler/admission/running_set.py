@@ -11,10 +11,10 @@ the set down like one more job, and the set is foretold anew whenever their numb
 
 from dataclasses import replace
 
-from indb_tensile.scheduler.admission.admission_orders import RecordSet
+from indb_tensile.scheduler.admission.admission_orders import LeaveSet, RecordSet
 from indb_tensile.scheduler.admission.completion_rule import planned_step_ns
 from indb_tensile.scheduler.admission.decision import Decision
-from indb_tensile.scheduler.admission.pool import JobStage, Member, Pool, RunningSet
+from indb_tensile.scheduler.admission.pool import Interrupted, JobStage, Member, Pool, RunningSet
 
 
 def watch(decision: Decision) -> None:
@@ -27,6 +27,10 @@ def watch(decision: Decision) -> None:
         return
     slowdown = pool.contention.slowdown(max(1, len(jobs) + preparing))
     throughput = sum(_foretold_speed(member, slowdown) for member in training)
+    for member in pool.members:
+        away = member.stage is not JobStage.ENDING or isinstance(member.outcome, Interrupted)
+        if away and member.job.job in before.jobs and member.job.job not in jobs:
+            decision.order(LeaveSet(job=member.job.job, claim=member.job.claim))
     same = replace(before, preparing=preparing)
     decision.pool = replace(
         pool, running_set=same if jobs == before.jobs else RunningSet(jobs=jobs, preparing=preparing)

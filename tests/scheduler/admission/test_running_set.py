@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
-from indb_tensile.scheduler.admission.admission_orders import Order, RecordSet
-from indb_tensile.scheduler.admission.events import Adoption, Exit, Parking, PauseChange
-from indb_tensile.scheduler.admission.pool import TrainerId
+from indb_tensile.job import ClaimToken, JobId
+from indb_tensile.scheduler.admission.admission_orders import LeaveSet, Order, RecordSet
+from indb_tensile.scheduler.admission.events import Adoption, Exit, Failure, Finish, Parking, PauseChange
+from indb_tensile.scheduler.admission.pool import Fault, TrainerId
 from indb_tensile.scheduler.completion.contention import of_cores
 from tests.scheduler.admission.fake_controller import FakeController, job, measurement, orders_of_type
 
@@ -77,9 +78,21 @@ def test_job_that_is_away_is_in_no_set() -> None:
     trainer = controller.start(1, 4)
     controller.start(2, 4)
     controller.send(PauseChange(paused=frozenset({controller.pool.members[0].job.job})))
+    left = orders_of_type(controller.orders, LeaveSet)
+    assert left == [LeaveSet(job=JobId(1), claim=ClaimToken(1001))]
     controller.send(Parking(trainer=trainer, number=1, host_bytes=5))
     assert controller.foretold[-1] == (1, 1.0)
     assert [int(number) for number in controller.pool.running_set.jobs] == [2]
+
+
+def test_job_whose_attempt_is_interrupted_leaves_its_set_and_one_that_ends_needs_no_word() -> None:
+    controller = Watched()
+    first, second = (controller.start(number, 4) for number in (1, 2))
+    controller.send(Finish(trainer=first))
+    assert orders_of_type(controller.orders, LeaveSet) == []
+    fault = Fault(sqlstate="58000", message="no luck")
+    controller.send(Failure(trainer=second, fault=fault, retry=True))
+    assert orders_of_type(controller.orders, LeaveSet) == [LeaveSet(job=JobId(2), claim=ClaimToken(1002))]
 
 
 def mean(rows: list[tuple[float, float, float]]) -> float:
