@@ -8,6 +8,7 @@ from importlib import metadata
 import click
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.types.json import Jsonb
 
 from indb_tensile import config, settings_loader
 from indb_tensile.catalog import install, retention
@@ -34,9 +35,15 @@ _VARIABLES = {"host": "PGHOST", "user": "PGUSER", "dbname": "PGDATABASE"}
 
 @click.command()
 @click.option("--pgml", is_flag=True, help="also install schema pgml: functions named like PostgresML's")
+@click.option(
+    "--socket-directory",
+    metavar="DIR",
+    help="directory on the database's host for the sockets of services, which predict: stored as the setting "
+    "socket_directory; a controller's TENSILE_SERVICE_DIRECTORY names the same directory",
+)
 @dsn_option
 @json_option
-def init(pgml: bool, dsn: str | None, as_json: bool) -> None:
+def init(pgml: bool, socket_directory: str | None, dsn: str | None, as_json: bool) -> None:
     """Install the catalog into a database, or upgrade it to this version; needs a superuser and PL/Python.
 
     Uses `create extension tensile` if the server has the extension's files, else runs the same source.
@@ -47,6 +54,9 @@ def init(pgml: bool, dsn: str | None, as_json: bool) -> None:
         same = install.same_source(connection)
         if pgml:
             install_pgml(connection)
+        if socket_directory is not None:
+            values = {"name": "socket_directory", "value": Jsonb(socket_directory)}
+            connection.execute(statement("set_setting"), values)
         database = connection.info.dbname
     if as_json:
         show_one(

@@ -31,6 +31,9 @@ insert into tensile.settings (name, value) values ('socket_directory', pg_catalo
     on conflict (name) do update set value = excluded.value, changed_at = now(), changed_by = current_user
  where settings.value <> excluded.value;
 
+-- set_setting --
+select public.tensile_set_setting(%(name)s::text, %(value)s)
+
 -- end_worker --
 -- Marks a worker as stopped whose process has ended. Other workers can then take over its jobs before its lease ends.
 update tensile.workers set stopped_at = now(), service_name = null

@@ -104,6 +104,14 @@ def test_init_prints_its_result_and_requires_a_superuser(tensile: Tensile, datab
     assert "warning: it was installed from another source of the same version" in second_init.err
     with_pgml = tensile("init", "--pgml", "--dsn", database.dsn())
     assert (with_pgml.code, "schema pgml is installed" in with_pgml.err) == (0, True)
+    placed = tensile("init", "--socket-directory", "/run/elsewhere", "--dsn", database.dsn())
+    assert placed.code == 0
+    with database.connect() as admin:
+        assert admin.execute("select tensile.setting('socket_directory') #>> '{}'").fetchone() == ("/run/elsewhere",)
+    relative = tensile("init", "--socket-directory", "run", "--dsn", database.dsn())
+    assert relative.code != 0
+    assert 'setting "socket_directory" is "run"' in relative.err
+    assert "Give an absolute path" in relative.err
     with database.connect() as admin:
         admin.execute("alter schema pgml owner to alice")
     foreign_schema = tensile("init", "--pgml", "--dsn", database.dsn())
