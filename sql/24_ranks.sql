@@ -59,7 +59,9 @@ begin
   if gang_words.devices = 1 then
     return null;
   elsif most < gang_words.devices then
-    return format('%s devices of one kind: controllers serve %s now', gang_words.devices,
+    return format('%s devices of one kind%s: controllers serve %s now', gang_words.devices,
+                  case when gang_words.needs_bytes is not null
+                       then ' with a budget of at least ' || pg_size_pretty(gang_words.needs_bytes) else '' end,
                   case most when 0 then 'none' else 'at most ' || most end);
   elsif tensile.incomplete_gang() <> gang_words.job then
     return 'its turn: another job for several devices waits for all of them, and one such job starts at a time';

@@ -346,6 +346,8 @@ begin
       then format('memory_limit_bytes is %s, not a whole number above 0', spec -> 'memory_limit_bytes')
     when spec @? '$.devices ? (@ < 1 || @ > 64 || @ != @.floor())'
       then format('devices is %s, not a whole number from 1 to 64', spec -> 'devices')
+    when spec ? 'search' and spec @? '$.devices ? (@ > 1)'
+      then format('devices is %s, and each trial of a search trains on one device', spec -> 'devices')
     when spec ? 'search' and not coalesce(
            spec @? 'strict $.search ? (@.type() == "object" && @.space.type() == "object")'
            and spec @? 'strict $.search.trials ? (@.type() == "number" && @ >= 1 && @ <= 1000 && @ == @.floor())'

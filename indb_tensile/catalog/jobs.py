@@ -412,6 +412,8 @@ def _fault(spec: JobSpec) -> str | None:
         return f'deploy is "{spec.deploy}", not if_better, always or never'
     if spec.memory_limit_bytes is not None and spec.memory_limit_bytes < 1:
         return f"memory_limit_bytes is {spec.memory_limit_bytes}, not a whole number above 0"
+    if spec.devices > 1 and not spec.takes_device:
+        return f"devices is {spec.devices}, and the job takes no device"
     if spec.max_runtime_s is not None and not 1 <= spec.max_runtime_s <= LONGEST_RUNTIME_S:
         return f"max_runtime_s is {spec.max_runtime_s}, not a whole number from 1 to {LONGEST_RUNTIME_S}"
     return None

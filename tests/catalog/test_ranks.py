@@ -181,6 +181,47 @@ def test_values_are_shared_by_the_ranks_of_one_attempt_and_end_with_it(connectio
     assert connection.execute("select count(*) from tensile.rank_values").fetchone() == (0,)
 
 
+def test_larger_devices_are_named_that_a_job_waits_for(connection: psycopg.Connection) -> None:
+    for _ in range(2):
+        register(connection)
+    job = enqueue_gang(connection, 2)
+    connection.execute("update tensile.jobs set needs_bytes = 1073741824 where job_id = %s", (job,))
+    waits = connection.execute("select waits_for from tensile.stat_queue where job_id = %s", (job,)).fetchone()
+    assert waits == ("2 devices of one kind with a budget of at least 1024 MB: controllers serve none now",)
+
+
+def test_job_of_several_devices_that_takes_none_fails_when_it_is_claimed(connection: psycopg.Connection) -> None:
+    worker, _ = register(connection), register(connection)
+    enqueue(connection, spec={"architecture": {"type": "boosting"}, "devices": 2})
+    claimed = jobs.claim_job(connection, worker)
+    assert isinstance(claimed, jobs.UnreadableJob)
+    assert claimed.error.message.endswith("devices is 2, and the job takes no device")
+
+
+def test_owner_who_locks_a_job_delays_no_worker_and_no_other_gang(database: Database) -> None:
+    with (
+        database.connect("alice") as alice,
+        database.connect("tensile_worker") as worker,
+        database.connect() as admin,
+    ):
+        workers = [register(worker) for _ in range(2)]
+        first = enqueue(alice, "locked", spec={"devices": 2})
+        claimed = claim(worker, workers[0])
+        with alice.transaction():
+            alice.execute("select from tensile.jobs where job_id = %s for update", (first,))
+            accepted = claim(worker, workers[1])
+            ranks.put_value(worker, first, accepted.claim, "address", b"1")
+            for table in ("job_ranks", "rank_values"):
+                with pytest.raises(psycopg.errors.InsufficientPrivilege), alice.transaction():
+                    alice.execute(f"lock table tensile.{table} in access share mode")
+            admin.execute("update tensile.job_ranks set state = 'prepared', since = since - interval '1 day'")
+            ranks.enter_state(worker, first, claimed.claim, RankState.ADMITTED)
+            assert ranks.take_back_gangs(worker, -1.0) == ()
+        assert ranks.take_back_gangs(worker, -1.0) == (first,)
+        admin.execute("delete from tensile.jobs")
+        admin.execute("update tensile.workers set stopped_at = now()")
+
+
 @pytest.mark.parametrize("jobs_of_each", [pytest.param(5), pytest.param(60, marks=pytest.mark.nightly)])
 def test_eight_claimers_leave_no_half_gang_and_train_every_job_once(database: Database, jobs_of_each: int) -> None:
     """Gangs of 2 to 5 devices and single jobs; each claimer ends what it has got when its gang is complete."""

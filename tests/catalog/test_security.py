@@ -214,6 +214,10 @@ def test_users_may_call_only_known_security_definer_functions(database: Database
         ({"max_runtime_s": 0}, "max_runtime_s is 0, not a whole number from 1 to 2147483647"),
         ({"devices": 0}, "devices is 0, not a whole number from 1 to 64"),
         ({"devices": 2.5}, "devices is 2.5, not a whole number from 1 to 64"),
+        (
+            {"devices": 2, "search": {"space": {}, "trials": 2}},
+            "devices is 2, and each trial of a search trains on one device",
+        ),
         ({"devices": "2"}, '"devices" is string, not number'),
         ({"max_runtime_s": 1.5}, "max_runtime_s is 1.5, not a whole number from 1 to 2147483647"),
         ({"split": []}, '"split" is array, not object'),

@@ -12,6 +12,7 @@ from indb_tensile.errors import (
     InvariantError,
     NoRoomToParkError,
     OutgrownMemoryError,
+    RankLostError,
     StorageError,
 )
 from indb_tensile.job import Blame
@@ -30,6 +31,7 @@ from worker.trainer import blame_of
         (UnreachableError("x"), Blame.OTHERS),
         (DatabaseError("x"), Blame.OTHERS),
         (DeviceLostError("x"), Blame.OTHERS),
+        (RankLostError("x"), Blame.OTHERS),
         (StorageError("x"), Blame.OTHERS),
         (NoRoomToParkError("x"), Blame.NOBODY),
         (OutgrownMemoryError("x"), Blame.NOBODY),

@@ -9,12 +9,15 @@ import torch
 from indb_tensile.catalog import plans
 from indb_tensile.catalog.connection import Session
 from indb_tensile.errors import OutgrownMemoryError
-from indb_tensile.executor.capture.step_capture import CapturedStep
+from indb_tensile.executor.capture.exchange_operator import summing
+from indb_tensile.executor.capture.passes import Passes
+from indb_tensile.executor.capture.rank_share import RankShare
+from indb_tensile.executor.capture.step_capture import CapturedStep, capture_training
 from indb_tensile.executor.run.operator_excess import OperatorExcess
 from indb_tensile.job import JobId
 from indb_tensile.messages import Corrected
 from tests.executor.conftest import prepared
-from tests.executor.models import BATCH
+from tests.executor.models import BATCH, make_job
 from worker.captured_steps import CapturedSteps
 from worker.training.memory_corrections import MemoryCorrections
 
@@ -26,14 +29,16 @@ KIB = 1024
 class _Scene:
     """A training whose runner reports excesses, and what the controller and the job's history get from it."""
 
-    def __init__(self, session: Session) -> None:
-        _, steps = prepared("mlp")
+    def __init__(
+        self, session: Session, steps: tuple[CapturedStep, ...] | None = None, share: RankShare | None = None
+    ) -> None:
+        steps = steps or prepared("mlp")[1]
         self.session = session
         self.sent: list[Any] = []
         self.events: list[tuple[str, Any]] = []
         self.excesses: tuple[OperatorExcess, ...] = ()
         self.relocated: list[tuple[CapturedStep, ...]] = []
-        self.steps = CapturedSteps(steps, BATCH)
+        self.steps = CapturedSteps(steps, BATCH, share=share)
         self.operator = max(self.steps.graphs[0].operators, key=lambda o: o.name)
         runner: Any = SimpleNamespace(take_excesses=self.take_excesses, relocate=self.relocated.append)
         link: Any = SimpleNamespace(send=self.sent.append)
@@ -77,6 +82,23 @@ class _Scene:
 @pytest.fixture
 def scene(session: Session) -> _Scene:
     return _Scene(session)
+
+
+def test_operator_of_a_rank_is_measured_again_without_the_other_ranks(session: Session) -> None:
+    share, job = RankShare(rank=0, ranks=2), make_job("mlp", passes=Passes(micro_batch_size=4))
+    step = capture_training(job.module, job.loss, *job.batches[0], job.settings, job.passes, share)
+    scene = _Scene(session, (step,), share)
+    scene.operator = next(o for o in step.graph.operators if "sum_parts" in o.name)
+
+    def exchanged(*_: object) -> torch.Tensor:
+        raise AssertionError("the other ranks make no exchange now")
+
+    with summing(exchanged):
+        scene.exceed(64 * KIB)
+        scene.corrections.look()
+        scene.exceed(128 * KIB)
+        scene.corrections.end()
+    assert [kind for kind, _ in scene.events] == ["memory_corrected"]
 
 
 def test_training_within_its_plan_reports_nothing(scene: _Scene) -> None:

@@ -19,6 +19,7 @@ from worker.training.checkpoint_retry import CheckpointRetry
 from worker.training.progress_signs import ProgressSigns
 from worker.training.progress_writer import ProgressWriter
 from worker.training.retrying_session import RetryingSession
+from worker.training.silent_writer import SilentWriter
 
 pytestmark = pytest.mark.postgres
 
@@ -120,6 +121,19 @@ def test_an_unavailable_database_is_tried_ever_less_often(scene: Scene) -> None:
         scene.now_s = float(second)
         scene.epoch(second)
     assert scene.session.attempts < 20
+
+
+def test_a_rank_that_follows_writes_nothing_about_its_job_and_tells_its_controller(scene: Scene) -> None:
+    scene.writer = SilentWriter(scene.session, scene.signs, scene.job, lambda: scene.now_s)
+    scene.writer.start()
+    scene.writer.enter(Phase.TRAINING)
+    scene.writer.tell("noted", {})
+    scene.epoch(1)
+    scene.writer.settle()
+    assert (scene.session.attempts, scene.rows(METRICS), scene.rows(STATE)) == (0, [], [("starting", None)])
+    (sign,) = scene.link.sent
+    assert isinstance(sign, Progressed)
+    assert (sign.phase, sign.epoch) == (Phase.TRAINING, 1)
 
 
 def test_a_lost_claim_ends_the_training(scene: Scene) -> None:
