@@ -1,5 +1,7 @@
 """A trainer reports each operator that outgrew its plan once, and stores its need before it runs out of memory."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,16 +10,14 @@ import torch
 
 from indb_tensile.catalog import plans
 from indb_tensile.catalog.connection import Session
-from indb_tensile.errors import OutgrownMemoryError
-from indb_tensile.executor.capture.exchange_operator import summing
-from indb_tensile.executor.capture.passes import Passes
+from indb_tensile.errors import InvariantError, OutgrownMemoryError
 from indb_tensile.executor.capture.rank_share import RankShare
-from indb_tensile.executor.capture.step_capture import CapturedStep, capture_training
+from indb_tensile.executor.capture.step_capture import CapturedStep
 from indb_tensile.executor.run.operator_excess import OperatorExcess
 from indb_tensile.job import JobId
 from indb_tensile.messages import Corrected
 from tests.executor.conftest import prepared
-from tests.executor.models import BATCH, make_job
+from tests.executor.models import BATCH
 from worker.captured_steps import CapturedSteps
 from worker.training.memory_corrections import MemoryCorrections
 
@@ -29,16 +29,14 @@ KIB = 1024
 class _Scene:
     """A training whose runner reports excesses, and what the controller and the job's history get from it."""
 
-    def __init__(
-        self, session: Session, steps: tuple[CapturedStep, ...] | None = None, share: RankShare | None = None
-    ) -> None:
-        steps = steps or prepared("mlp")[1]
+    def __init__(self, session: Session) -> None:
+        _, steps = prepared("mlp")
         self.session = session
         self.sent: list[Any] = []
         self.events: list[tuple[str, Any]] = []
         self.excesses: tuple[OperatorExcess, ...] = ()
         self.relocated: list[tuple[CapturedStep, ...]] = []
-        self.steps = CapturedSteps(steps, BATCH, share=share)
+        self.steps = CapturedSteps(steps, BATCH)
         self.operator = max(self.steps.graphs[0].operators, key=lambda o: o.name)
         runner: Any = SimpleNamespace(take_excesses=self.take_excesses, relocate=self.relocated.append)
         link: Any = SimpleNamespace(send=self.sent.append)
@@ -84,21 +82,31 @@ def scene(session: Session) -> _Scene:
     return _Scene(session)
 
 
-def test_operator_of_a_rank_is_measured_again_without_the_other_ranks(session: Session) -> None:
-    share, job = RankShare(rank=0, ranks=2), make_job("mlp", passes=Passes(micro_batch_size=4))
-    step = capture_training(job.module, job.loss, *job.batches[0], job.settings, job.passes, share)
-    scene = _Scene(session, (step,), share)
-    scene.operator = next(o for o in step.graph.operators if "sum_parts" in o.name)
+def test_operators_of_a_rank_are_measured_again_without_the_other_ranks(scene: _Scene) -> None:
+    entered: list[str] = []
 
-    def exchanged(*_: object) -> torch.Tensor:
-        raise AssertionError("the other ranks make no exchange now")
+    @contextmanager
+    def alone() -> Iterator[None]:
+        entered.append("alone")
+        yield
 
-    with summing(exchanged):
-        scene.exceed(64 * KIB)
-        scene.corrections.look()
-        scene.exceed(128 * KIB)
-        scene.corrections.end()
-    assert [kind for kind, _ in scene.events] == ["memory_corrected"]
+    scene.steps.alone = alone  # type: ignore[method-assign]
+    scene.corrections.look()
+    assert entered == [], "nothing is measured"
+    scene.exceed(64 * KIB)
+    scene.corrections.look()
+    scene.exceed(128 * KIB)
+    scene.corrections.end()
+    assert entered == ["alone"] * 2
+
+
+def test_steps_of_a_rank_run_alone_without_an_exchange() -> None:
+    _, steps = prepared("mlp")
+    value = torch.ones(3)
+    with CapturedSteps(steps, BATCH, share=RankShare(rank=1, ranks=2)).alone():
+        torch.ops.tensile.sum_parts(value, [value], counts=[1, 1])
+    with CapturedSteps(steps, BATCH).alone(), pytest.raises(InvariantError, match="without a connection"):
+        torch.ops.tensile.sum_parts(value, [value], counts=[1, 1])
 
 
 def test_training_within_its_plan_reports_nothing(scene: _Scene) -> None:

@@ -1,6 +1,9 @@
 """Check how ranks meet, and how they notice that one of them is gone."""
 
 import re
+import socket
+import threading
+from pathlib import Path
 
 import pytest
 import torch
@@ -68,6 +71,38 @@ def test_address_that_strangers_reach_is_refused(address: str) -> None:
 def test_name_in_place_of_an_address_is_refused() -> None:
     with pytest.raises(RequestError, match='"localhost" is not an address on which ranks can listen'):
         join_ranks(HashStore(), FIRST, attempt="1", meeting_s=0.05, timeout_s=60.0, address="localhost")
+
+
+def listening_ports() -> list[int]:
+    """Return the TCP ports of 127.0.0.1 on which this process listens."""
+    own = {str(path.readlink()) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()}
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    listening = "0A"
+    return [
+        int(address.partition(":")[2], 16)
+        for _, address, _, state, *_, inode in (row[:10] for row in rows)
+        if state == listening and address.startswith("0100007F") and f"socket:[{inode}]" in own
+    ]
+
+
+def test_stranger_who_connects_to_ranks_that_train_disturbs_nothing() -> None:
+    meeting = threading.Barrier(2)
+
+    def run(rank: int, group: RankGroup) -> list[float]:
+        meeting.wait()
+        if rank == 0:
+            ports = listening_ports()
+            assert len(ports) >= 2
+            for port in ports:
+                for sent in (b"", b"\0" * 4096, b"\xff" * 4096, (1).to_bytes(8, "little") + b"x" * 100):
+                    with socket.create_connection(("127.0.0.1", port)) as stranger:
+                        stranger.sendall(sent)
+        meeting.wait()
+        with exchanging(group):
+            total: torch.Tensor = sum_parts(torch.ones(3), [torch.ones(3)], counts=[1, 1])
+        return total.tolist()
+
+    assert on_ranks(2, run) == [[2.0, 2.0, 2.0]] * 2
 
 
 @pytest.mark.parametrize("content", [b"", b"\x00checkpoint" * 1000])
