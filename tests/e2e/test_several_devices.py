@@ -206,3 +206,48 @@ def test_single_jobs_and_several_gangs_all_end_with_the_bits_of_one_device(
     assert service.until_ended(*together, *singles) == ["succeeded"] * 6
     assert len({weights(service, job) for job in (*together, *singles)}) == 1
     check_clean(service)
+
+
+LSTM = (
+    '{"type": "layers", "input_shape": [8, 8], "layers": [{"type": "lstm", "hidden": 16, "output": "last"},'
+    ' {"type": "dropout", "p": 0.1}, {"type": "linear"}]}'
+)
+CNN = (
+    '{"type": "cnn", "input_shape": [1, 8, 8], "channels": [8], "hidden": [16], "dropout": 0.1, "batch_norm": false}'
+)
+VIT = '{"type": "vit", "input_shape": [1, 8, 8], "patch": 2, "width": 16, "heads": 2, "blocks": 1, "dropout": 0.1}'
+TRAININGS: tuple[tuple[str, dict[str, object]], ...] = (
+    (LSTM, {"optimizer": "sgd", "clip_norm": 0.1}),
+    (CNN, {"optimizer": "adam", "schedule": "plateau", "decay_patience": 1, "epochs": 12, "learning_rate": 0.05}),
+    (VIT, {"precision": "bfloat16", "average_decay": 0.9}),
+    (NETWORK, {"batch_size": 100, "micro_batch_size": 9, "seed": 3}),
+    ('{"type": "mlp", "hidden": [16]}', {"epochs": 200, "learning_rate": 0.1, "seed": 11}),
+)
+
+
+def test_networks_of_other_kinds_have_the_bits_of_one_device(
+    service: Service, gang: list[subprocess.Popen[bytes]]
+) -> None:
+    """Among them one that stops early, and one of a lower rate from some epoch on: each rank decides that itself."""
+    del gang
+    for number, (network, hyperparams) in enumerate(TRAININGS):
+        options = HYPERPARAMS | {"micro_batch_size": 48} | hyperparams
+        digests = []
+        for devices in (1, 2):
+            with service.database.connect("demo") as demo:
+                row = demo.execute(
+                    "select tensile_train(%s, 'digits', architecture => %s, hyperparams => %s, devices => %s,"
+                    """ early_stop => '{"patience": 3}')""",
+                    (f"network {number} on {devices}", network, json.dumps(options), devices),
+                ).fetchone()
+            assert row is not None
+            assert service.until_ended(row[0]) == ["succeeded"]
+            digests.append(weights(service, row[0]))
+        assert digests[0] == digests[1], network
+    rates = (
+        "select count(distinct value) from tensile.metrics join tensile.jobs using (job_id)"
+        " where model_name = %s and metrics.name = 'learning_rate'"
+    )
+    assert service.value(rates, "network 1 on 2") > 1
+    epochs = "select max(epoch) from tensile.metrics join tensile.jobs using (job_id) where model_name = %s"
+    assert service.value(epochs, "network 4 on 2") < 200

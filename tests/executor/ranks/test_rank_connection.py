@@ -1,5 +1,6 @@
 """Check how ranks meet, and how they notice that one of them is gone."""
 
+import contextlib
 import re
 import socket
 import threading
@@ -75,7 +76,10 @@ def test_name_in_place_of_an_address_is_refused() -> None:
 
 def listening_ports() -> list[int]:
     """Return the TCP ports of 127.0.0.1 on which this process listens."""
-    own = {str(path.readlink()) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()}
+    own = set()
+    for path in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # it has been closed since
+            own.add(str(path.readlink()))
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     listening = "0A"
     return [
@@ -86,17 +90,21 @@ def listening_ports() -> list[int]:
 
 
 def test_stranger_who_connects_to_ranks_that_train_disturbs_nothing() -> None:
-    meeting = threading.Barrier(2)
+    meeting = threading.Barrier(2, timeout=60.0)  # a fault of one rank must not make the other wait for ever
 
     def run(rank: int, group: RankGroup) -> list[float]:
         meeting.wait()
         if rank == 0:
-            ports = listening_ports()
-            assert len(ports) >= 2
-            for port in ports:
+            accepted = 0
+            for port in listening_ports():  # among them may be ports of ranks that have ended, which close just now
                 for sent in (b"", b"\0" * 4096, b"\xff" * 4096, (1).to_bytes(8, "little") + b"x" * 100):
-                    with socket.create_connection(("127.0.0.1", port)) as stranger:
+                    with (
+                        contextlib.suppress(ConnectionError),
+                        socket.create_connection(("127.0.0.1", port)) as stranger,
+                    ):
+                        accepted += 1
                         stranger.sendall(sent)
+            assert accepted >= 8
         meeting.wait()
         with exchanging(group):
             total: torch.Tensor = sum_parts(torch.ones(3), [torch.ones(3)], counts=[1, 1])
