@@ -14,6 +14,8 @@ from indb_tensile.job import JobState, Task
 _LIMIT = 20  # jobs or events fit on a screen; a catalog holds thousands of them
 _MOST_NAMES = 20  # most names that a message about a wrong name lists
 _PAGE = ("sort", "limit", "offset")
+# What tensile.drift_reading returns, and what the view says of a column that is not measured.
+DRIFT_READINGS = ("stable", "moderate", "large", "too few rows", "not measured")
 
 
 @click.command()
@@ -135,6 +137,25 @@ def devices(dsn: str | None, as_json: bool, **options: Any) -> None:
 def usage(dsn: str | None, as_json: bool, **options: Any) -> None:
     """List the use of the devices by owner and model, the largest first."""
     _list("USAGE", dsn, options, as_json=as_json, empty="no job has used a device yet")
+
+
+@click.command()
+@dsn_option
+@json_option
+@name_option("model", "only the inputs of this model")
+@name_option("owner", "only models of this role, for roles that see other roles' models")
+@name_option("feature", "only this input column")
+@click.option(
+    "--reading",
+    type=click.Choice(DRIFT_READINGS),
+    multiple=True,
+    help="only inputs whose drift reads so; may be repeated",
+)
+@click.option("--deployed/--not-deployed", default=None, help="only inputs of deployed versions, or only of others")
+@page_options(None)
+def drift(dsn: str | None, as_json: bool, **options: Any) -> None:
+    """List how far inputs of predictions have drifted from those of the training, the largest drift first."""
+    _list("DRIFT", dsn, options, as_json=as_json, empty="no drift is measured: select tensile_measure_drift('model')")
 
 
 def list_networks(dsn: str | None, options: dict[str, Any], *, as_json: bool) -> None:

@@ -147,6 +147,10 @@ COMMANDS = {
     "devices": LazyCommand(
         "listing_commands:devices", "List devices with the memory that jobs use, newest worker first."
     ),
+    "drift": LazyCommand(
+        "listing_commands:drift",
+        "List how far inputs of predictions have drifted from those of the training, the largest drift first.",
+    ),
     "usage": LazyCommand(
         "listing_commands:usage", "List the use of the devices by owner and model, the largest first."
     ),

@@ -17,7 +17,7 @@ from tests.catalog.enqueue import claim, enqueue, publication, register
 from tests.cli.conftest import Done, Tensile, until
 from tests.conftest import Database
 
-LISTINGS = ("jobs", "queue", "events", "models", "workers", "devices", "usage")
+LISTINGS = ("jobs", "queue", "events", "models", "workers", "devices", "drift", "usage")
 VALUED = (
     ("jobs", "--model"),
     ("jobs", "--owner"),
@@ -26,8 +26,29 @@ VALUED = (
     ("models", "--owner"),
     ("workers", "--host", "--device"),
     ("devices", "--host"),
+    ("drift", "--feature"),
     ("usage", "--model", "--owner"),
 )
+DRIFTED = {
+    "format": 1,
+    "rows": 400,
+    "inputs": [
+        {"feature": "a", "measure": "number", "counts": [200, 200]},
+        {"feature": "b", "measure": "number", "counts": [100, 300]},
+        {"feature": "c", "reason": "columns of images are not measured"},
+    ],
+}
+DRIFTED_VERSION = """
+with version as (
+  insert into tensile.model_versions
+    (model_id, number, task, target, architecture, parameters, weights_bytes, deployed)
+  select model_id, 1, 'regression', 'y', '{}', 1, 4, true from tensile.models returning version_id
+), figure as (
+  insert into tensile.version_figures (version_id, name, figure)
+  select version_id, 'input_counts', %(counts)s from version
+)
+insert into tensile.predicted_inputs (version_id, day, rows, counts)
+select version_id, tensile.usage_day(), 400, '{200,200,300,100}' from version"""
 HOSTILE = (
     """50%% "o'clock" %(x)s %s {} $1 \\ ; -- '""",
     "a' or '1'='1",
@@ -220,6 +241,23 @@ def test_workers_and_devices_are_listed_alive_or_stopped(
         stopped,
     ]
     assert numbers(demo, "devices", "--device", "cpu", column="worker_id") == [alive, stopped]
+
+
+@pytest.mark.postgres
+@pytest.mark.nightly
+def test_drift_is_listed_the_largest_first_and_only_to_owner_and_monitors(
+    demo: Tensile, monitor: Tensile, database: Database
+) -> None:
+    assert demo("drift").err == "no drift is measured: select tensile_measure_drift('model')\n"
+    with database.connect("demo") as owner, database.connect() as admin:
+        owner.execute("select tensile_create_model('m'); select tensile_measure_drift('m')")
+        admin.execute(DRIFTED_VERSION, {"counts": json.dumps(DRIFTED)})
+    listed = [(row["feature"], row["reading"]) for row in rows(demo("drift", "--json"))]
+    assert listed == [("b", "large"), ("a", "stable"), ("c", "not measured")]
+    assert [row["feature"] for row in rows(monitor("drift", "--reading", "large", "--deployed", "--json"))] == ["b"]
+    assert rows(demo("drift", "--not-deployed", "--json")) == []
+    assert " stable " in demo("drift", "--feature", "a").out
+    assert demo("drift", "--reading", "huge").code == 2
 
 
 @pytest.mark.postgres

@@ -1,4 +1,4 @@
-"""The listings of the command line: jobs, queue, events, searches, trials, models, workers, devices and their use.
+"""The listings of the command line: jobs, queue, events, searches, trials, models, their drift, workers and devices.
 
 The views and row-level security decide which rows a role sees. A listing adds no right and no rule of its own.
 """
@@ -13,6 +13,7 @@ from indb_tensile.catalog.sqlalchemy.catalog_views import (
     model_list,
     network_list,
     stat_device,
+    stat_drift,
     stat_jobs,
     stat_queue,
     stat_searches,
@@ -162,6 +163,29 @@ MODELS = Listing(
         "until": is_until(model_list.c.trained_at),
     },
     order=(model_list.c.model.asc(),),
+)
+
+_SHOWN_OF_DRIFT = (
+    *("model", "owner", "version", "deployed", "feature", "measure", "psi", "reading"),
+    *("predicted_rows", "training_rows", "first_day"),
+)
+
+DRIFT = Listing(
+    name="drift",
+    source=stat_drift,
+    columns={name: stat_drift.c[name] for name in _SHOWN_OF_DRIFT},
+    names={
+        "model": stat_drift.c.model,
+        "owner": stat_drift.c.owner.cast(Text),
+        "feature": stat_drift.c.feature,
+    },
+    filters={"reading": is_any_of(stat_drift.c.reading), "deployed": is_equal(stat_drift.c.deployed)},
+    order=(
+        func.coalesce(stat_drift.c.psi, -1).desc(),
+        stat_drift.c.model.asc(),
+        stat_drift.c.version.desc(),
+        stat_drift.c.feature.asc(),
+    ),
 )
 
 NETWORKS = Listing(
