@@ -221,6 +221,7 @@ def _start_housekeeping(settings: Settings, stack: ExitStack, companions: Compan
     housekeeping_steps = steps(
         chores,
         state_directory=Path(settings.state_dir),
+        service_directory=Path(settings.service_directory) if settings.service_directory else None,
         host=socket.gethostname(),
         log_bytes=settings.log_bytes,
         log_files=settings.log_files,

@@ -17,6 +17,7 @@ from indb_tensile.catalog import jobs, models, prediction_tables, retention, sea
 from indb_tensile.catalog.checkpoint_files import CheckpointFiles
 from indb_tensile.catalog.connection import WORK_LOCK_TIMEOUT_MS, Connection, Session
 from indb_tensile.controller.logrotation import rotate
+from indb_tensile.controller.service_sockets import remove_left_sockets
 from indb_tensile.errors import TensileError
 
 log = logging.getLogger("controller")
@@ -107,6 +108,7 @@ def steps(
     chores: CatalogSteps,
     *,
     state_directory: Path,
+    service_directory: Path | None,
     host: str,
     log_bytes: int,
     log_files: int,
@@ -122,6 +124,7 @@ def steps(
         chores.step("snapshots", drop_snapshots),
         chores.step("predictions", drop_predictions),
         chores.step("checkpoints", lambda c: remove_stale_checkpoints(c, state_directory, host)),
+        chores.step("sockets", lambda c: remove_left_sockets(c, service_directory)),
         HousekeepingStep(name="logs", do=lambda: rotate_logs(state_directory, log_bytes, log_files)),
     )
 

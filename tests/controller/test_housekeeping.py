@@ -70,7 +70,13 @@ def test_files_of_ended_jobs_old_rows_and_long_logs_are_removed(database: Databa
 
         chores = CatalogSteps(database.dsn("tensile_worker"))
         housekeeping_steps = steps(
-            chores, state_directory=tmp_path, host=host, log_bytes=4096, log_files=2, call_steward=lambda: None
+            chores,
+            state_directory=tmp_path,
+            service_directory=None,
+            host=host,
+            log_bytes=4096,
+            log_files=2,
+            call_steward=lambda: None,
         )
         housekeeping = Housekeeping(housekeeping_steps)
         try:
@@ -103,7 +109,13 @@ def test_snapshots_of_ended_jobs_are_dropped(database: Database, tmp_path: Path)
         alice.execute("select tensile_cancel(%s)", cancelled_job)
         chores = CatalogSteps(database.dsn("tensile_worker"))
         housekeeping_steps = steps(
-            chores, state_directory=tmp_path, host="here", log_bytes=4096, log_files=2, call_steward=lambda: None
+            chores,
+            state_directory=tmp_path,
+            service_directory=None,
+            host="here",
+            log_bytes=4096,
+            log_files=2,
+            call_steward=lambda: None,
         )
         try:
             step = next(step for step in housekeeping_steps if step.name == "snapshots")

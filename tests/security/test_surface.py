@@ -97,7 +97,7 @@ MONITORED = dict.fromkeys(
         *("tensile.setting_list", "tensile.stat_quotas", "tensile.device_samples", "tensile.device_job_samples"),
         *("tensile.stat_device_history", "tensile.stat_device_job_history"),
         *("tensile.awaited_words(bigint)", "tensile.page_error(text)", "tensile.row_json(anyelement)"),
-        *("tensile.deployments", "tensile.deployment_history", "tensile.stat_ranks"),
+        *("tensile.deployments", "tensile.deployment_history", "tensile.job_ranks", "tensile.stat_ranks"),
         "tensile.gang_words(bigint,integer,bigint)",
         *("tensile.owner_usage", "tensile.stat_usage"),
         *("tensile.usage", "tensile.usage_day()", "tensile.version_figures"),

@@ -3,13 +3,12 @@
 It is created under another name and then renamed, so that no client finds a socket that does not listen yet.
 """
 
-import fcntl
 import os
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
+from indb_tensile.controller.service_sockets import is_listening, locked
 from indb_tensile.errors import UnavailableError
 
 from .peer import user_name
@@ -33,7 +32,7 @@ class Endpoint:
         _prepare(directory)
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
         try:
-            with _locked(directory / f".{name}.lock"):
+            with locked(directory / f".{name}.lock"):
                 self._inode = self._bind(directory / f".{name}")
         except UnavailableError:
             self.socket.close()
@@ -48,7 +47,7 @@ class Endpoint:
 
     def _bind(self, fresh: Path) -> int:
         """Listen, and rename the socket to its final name. Returns its inode. The caller must have the lock."""
-        if _listens(self.path):
+        if is_listening(self.path):
             raise UnavailableError(
                 f"another service listens on {self.path}",
                 detail="Its database has the same identity: it is this one, or a copy of this one's data directory.",
@@ -62,43 +61,6 @@ class Endpoint:
         inode = fresh.stat().st_ino
         fresh.rename(self.path)
         return inode
-
-
-def _listens(path: Path) -> bool:
-    """Return whether a process listens there. One whose queue of connections is full counts too."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as client:
-        try:
-            client.connect(str(path))
-        except (FileNotFoundError, ConnectionRefusedError):
-            return False
-        except BlockingIOError:
-            return True
-        return True
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Lock this file, which is removed afterwards. Only this process's user may open it."""
-    while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            if not _is_current_file(path, descriptor):
-                continue  # the previous owner of the lock has removed the file
-            try:
-                yield
-            finally:
-                path.unlink(missing_ok=True)
-            return
-        finally:
-            os.close(descriptor)
-
-
-def _is_current_file(path: Path, descriptor: int) -> bool:
-    try:
-        return path.stat().st_ino == os.fstat(descriptor).st_ino
-    except FileNotFoundError:
-        return False
 
 
 def _prepare(directory: Path) -> None:
