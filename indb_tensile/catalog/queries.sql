@@ -173,14 +173,15 @@ with dead as (
     from tensile.job_ranks as r join stopped_workers as w on w.worker_id = r.worker_id
    where r.rank > 0 and r.state <> 'finished'
      and not exists (select from tensile.jobs as j join stopped_workers as v on v.worker_id = j.worker_id
-                      where j.job_id = r.job_id)
+                      where j.job_id = r.job_id and j.state in ('starting', 'running'))
    group by r.job_id
 ), stranded as (
   select j as job, w.heartbeat_at, case when took_leave then 'others' else 'unclear' end as blame,
          format('attempt %%s was interrupted: worker %%s on host %%s %%s', j.attempt, w.worker_id, w.host,
                 case when took_leave then 'has left' else 'is gone' end) as reason
     from holders as h join stopped_workers as w on w.worker_id = h.worker_id join tensile.jobs as j on j.job_id = h.job_id
-   where j.state in ('starting', 'running')
+   where j.job_id = any (array(select o.job_id from holders as o))  -- so that no join reads the ended jobs
+     and j.state in ('starting', 'running')
      for update of j skip locked
 ), forgotten as (
   delete from tensile.device_jobs as d using stopped_workers as w where d.worker_id = w.worker_id

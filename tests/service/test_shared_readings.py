@@ -250,7 +250,7 @@ def test_service_itself_refuses_what_the_role_may_not_read(
         },
         "table public.large was dropped and created again": {"oid": flowers},
         "table public.large was changed while it was read": {"columns": [["a", "float8"], ["b", "int4"]]},
-        'table public.large cannot be read: invalid snapshot identifier: "1-2-3\'; drop table large"': {
+        'the snapshot to read under no longer exists: invalid snapshot identifier: "1-2-3\'; drop table large"': {
             "snapshot": "1-2-3'; drop table large"
         },
     }  # fmt: skip

@@ -312,7 +312,7 @@ def test_row_that_does_not_fit_is_named_with_its_key(demo: Connection) -> None:
         "row 7: column \"a\": 'x' is not a number",
         'The row\'s key is {"id" : 7}.',
     )
-    assert (error.context or "").splitlines() == ["PL/pgSQL function tensile.page_error(text) line 11 at RAISE"]
+    assert (error.context or "").splitlines() == ["PL/pgSQL function tensile.page_error(text) line 8 at RAISE"]
     assert rows(demo, "select tensile_predict_label('flowers', f) from flowers as f limit 1")
 
 

@@ -28,7 +28,14 @@ def serve() -> Iterator[Serve]:
     def start(answer: Answer) -> tuple[FakeService, FakePlpy]:
         fake = FakeService(answer)
         started.append(fake)
-        version = {"version_id": 700, "number": 1, "target": "label", "metrics": "{}", "transform": None}
+        version = {
+            "version_id": 700,
+            "number": 1,
+            "target": "label",
+            "metrics": "{}",
+            "transform": None,
+            "measure_drift": False,
+        }
         return fake, plpy_with(services=[address_of(fake)], version=[version])
 
     yield start

@@ -135,7 +135,14 @@ def test_two_versions_in_one_session_are_independent() -> None:
 
 def test_fault_shows_source_lines_of_its_traceback() -> None:
     fake = FakeService(lambda _: result({}))
-    version = {"version_id": 700, "number": 1, "target": "label", "metrics": "{}", "transform": None}
+    version = {
+        "version_id": 700,
+        "number": 1,
+        "target": "label",
+        "metrics": "{}",
+        "transform": None,
+        "measure_drift": False,
+    }
     session: dict[str, Any] = {}
     try:
         call = bridge(session, plpy_with(services=[address_of(fake)], version=[version]), bridge_body())
