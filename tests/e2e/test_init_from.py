@@ -18,7 +18,8 @@ create table more as select id, pixels, case id when 9 then 10 else label end as
 grant select on more to tensile_reader"""
 LITTLE = "4300kB"  # a twentieth more than the least that any plan of this training needs
 OTHER_NETWORK = """
-select tensile_train('narrower', 'digits', init_from => 'origin', architecture => '{"type": "mlp", "hidden": [16]}')"""
+select tensile_train('narrower', 'digits', init_from => 'origin',
+                     architecture => '{"type": "mlp", "hidden": [16]}')"""
 FURTHER = """tensile_train(%s, 'digits', init_from => 'origin', memory_limit => %s, depends_on => %s,
   hyperparams => '{"epochs": 1, "batch_size": 128, "seed": 3, "freeze": ["1", "10.bias"]}')"""
 
