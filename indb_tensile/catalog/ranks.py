@@ -59,7 +59,7 @@ def add_value(connection: Connection, job: JobId, claim: ClaimToken, key: str, a
 
 
 def values(connection: Connection, job: JobId, claim: ClaimToken, keys: Sequence[str]) -> Mapping[str, bytes]:
-    """Return the values of these keys that have been stored by now."""
+    """Return the values of those of these keys that a rank has stored."""
     row = connection.execute(query("rank_values"), {"job": job, "claim": claim, "keys": list(keys)}).fetchone()
     if row is None:
         raise lost_claim(job, claim)

@@ -49,20 +49,24 @@ class Service:
 
     def start(self) -> None:
         """Start the controller and wait until it is registered and its service answers."""
-        with self.log.open("a") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, *self.command],
-                env=os.environ | self.settings,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+        self.process = self.spawn({})
         pid = self.process.pid
         self.until(
             lambda: self.value("select service_name from tensile.workers where pid = %s and stopped_at is null", pid),
             "the controller and its service to be ready",
         )
+
+    def spawn(self, settings: dict[str, str]) -> subprocess.Popen[bytes]:
+        """Start a controller with these settings besides the service's. The caller ends it."""
+        with self.log.open("a") as log:
+            return subprocess.Popen(
+                [sys.executable, *self.command],
+                env=os.environ | self.settings | settings,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
 
     def stop(self) -> int:
         """End the controller as a service manager does; return its exit code."""

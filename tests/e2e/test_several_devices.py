@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
@@ -44,15 +43,7 @@ def gang(service: Service, devices: int) -> Iterator[list[subprocess.Popen[bytes
 def begin(service: Service, number: int, stack: contextlib.ExitStack) -> subprocess.Popen[bytes]:
     """Start a further controller, which ends with the stack."""
     settings = {"TENSILE_CAPACITY_BYTES": str(CAPACITIES_BYTES[number]), "TENSILE_SERVICE_DIRECTORY": ""}
-    with service.log.open("a") as log:
-        process = subprocess.Popen(
-            [sys.executable, *service.command],
-            env=os.environ | service.settings | settings,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+    process = service.spawn(settings)
     stack.callback(end, process)
     return process
 

@@ -3,8 +3,6 @@
 import contextlib
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
@@ -21,15 +19,7 @@ def second_controller(service: Service, capacity_bytes: int) -> Iterator[int]:
     directory = service.directory / "second"
     directory.mkdir()
     settings = {"TENSILE_STATE_DIR": str(directory), "TENSILE_CAPACITY_BYTES": str(capacity_bytes)}
-    with service.log.open("a") as log:
-        process = subprocess.Popen(
-            [sys.executable, *service.command],
-            env=os.environ | service.settings | settings,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+    process = service.spawn(settings)
     try:
         budget = (
             "select budget_bytes from tensile.stat_device join tensile.stat_workers using (worker_id) where pid = %s"

@@ -215,8 +215,7 @@ def _digest(prepared: Prepared) -> bytes:
     digest.update(repr((prepared.settings, prepared.early_stop, torch.__version__)).encode())
     for name, value in sorted(prepared.module.state_dict().items()):
         digest.update(name.encode())
-        copy = (
-            value.detach().cpu().clone(memory_format=torch.contiguous_format)
-        )  # numpy would pin the parameter's memory
+        # A copy, because numpy would keep the parameter's own memory.
+        copy = value.detach().cpu().clone(memory_format=torch.contiguous_format)
         digest.update(copy.reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.digest()

@@ -18,6 +18,7 @@ from indb_tensile.device.hardware import (
 )
 from indb_tensile.device.round_member import RoundMember, Seat, open_member
 from indb_tensile.errors import LostClaimError, RankLostError
+from indb_tensile.executor.run.cuda_graphs import Graphs
 from indb_tensile.executor.run.open_device import OpenDevice, capturing_on, open_device, torch_device
 from indb_tensile.executor.run.placer import Placer
 from indb_tensile.executor.run.precision import settle_precision
@@ -217,6 +218,21 @@ class TrainingRun:
             message = self._inbox.next()
         return message
 
+    def _runner(
+        self, state: State, steps: CapturedSteps, opened: OpenDevice, placer: Placer, graphs: Graphs | None
+    ) -> Runner:
+        return Runner(
+            opened.device,
+            state,
+            steps.captured,
+            sample_every=SAMPLE_EVERY if graphs is None else SAMPLE_GRAPHS_EVERY,
+            sample_after_ns=SAMPLE_AFTER_NS if graphs is None else SAMPLE_GRAPHS_AFTER_NS,
+            placer=placer,
+            operator_clock=opened.clock,
+            check=opened.check,
+            graphs=graphs,
+        )
+
     def _train(
         self,
         session: RetryingSession,
@@ -229,24 +245,12 @@ class TrainingRun:
     ) -> Trained | None:
         """Return what is to be published; None if another device of the job does that."""
         device = opened.device
-        state = State.create(prepared.module, optimizer_settings(prepared.settings), opened.torch_device)
-        for parameter in prepared.module.parameters():  # the state has copies of them, so their memory is released
-            parameter.untyped_storage().resize_(0)
+        state = _own_state(prepared, opened.torch_device)
         torch.manual_seed(prepared.settings.seed)
         placer = Placer(opened.serving, region_bytes=self._settings.region_bytes, prove=opened.prove)
         # The host makes the exchange between devices, so an iteration with one cannot be a graph.
         graphs = opened.graphs if self._settings.cuda_graphs and gang is None else None
-        runner = Runner(
-            device,
-            state,
-            steps.captured,
-            sample_every=SAMPLE_EVERY if graphs is None else SAMPLE_GRAPHS_EVERY,
-            sample_after_ns=SAMPLE_AFTER_NS if graphs is None else SAMPLE_GRAPHS_AFTER_NS,
-            placer=placer,
-            operator_clock=opened.clock,
-            check=opened.check,
-            graphs=graphs,
-        )
+        runner = self._runner(state, steps, opened, placer, graphs)
         ends_within_an_iteration = False
         try:
             runner.adopt(first.plans, first.generation, first.grant_bytes)
@@ -259,11 +263,7 @@ class TrainingRun:
                 runner=runner, steps=steps, scripted=steps.captured, link=self._link, progress_writer=progress_writer
             )
             corrections.start()
-
-            def document() -> Document:
-                latency_ns = steps.sampled_ns or steps.latency_ns[0]
-                return Document(name=self._job.spec.model, graph=steps.graphs[0], latency_ns=latency_ns)
-
+            document = partial(_document, steps, self._job.spec.model)
             if not self._job.follows:
                 progress_writer.remember(lambda c: save_job_graph(c, self._job.job, self._job.claim, document()))
             loop = EpochLoop(
@@ -286,8 +286,7 @@ class TrainingRun:
             joined = nullcontext() if gang is None or group is None else gang.training(group)
             with corrections.storing_refusals(), joined:
                 loop.train()
-            left = runner.leave_round()
-            if left is not None:
+            if (left := runner.leave_round()) is not None:
                 self._link.send(LeftPhases(job=self._job.job, number=left))
             if gang is not None and self._job.follows:
                 gang.finish()
@@ -304,6 +303,20 @@ class TrainingRun:
                 runner.close()
             if placer.served is not None:
                 log.info("job %s: allocations on the device: %s", self._job.job, placer.served)
+
+
+def _own_state(prepared: Prepared, place: torch.device) -> State:
+    """Return the state of a training. It has copies of the module's parameters, so their memory is released."""
+    state = State.create(prepared.module, optimizer_settings(prepared.settings), place)
+    for parameter in prepared.module.parameters():
+        parameter.untyped_storage().resize_(0)
+    return state
+
+
+def _document(steps: CapturedSteps, model: str) -> Document:
+    """Return the step graph with its latest latencies, as it is stored for the job's plans and traces."""
+    latency_ns = steps.sampled_ns or steps.latency_ns[0]
+    return Document(name=model, graph=steps.graphs[0], latency_ns=latency_ns)
 
 
 def _own(load: Callable[[], Checkpoint | None]) -> Checkpoint | None:

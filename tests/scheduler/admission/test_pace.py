@@ -1,4 +1,4 @@
-"""Forecasts of the time at which jobs are done contain what happens between iterations and before the first."""
+"""A forecast of a job's end includes its time between iterations and the preparation before the first one."""
 
 import pytest
 
