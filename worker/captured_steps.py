@@ -112,7 +112,7 @@ class CapturedSteps:
             if files is not None:
                 where = {"device": kind_of(device, threads), "place": str(place)}
                 if share is not None and kind is StepKind.TRAINING:
-                    where["share"] = f"{share.rank} of {share.ranks}"
+                    where["share"] = f"{share.rank} of {share.ranks}, {share.reduce}"
                 key = capture_key(
                     prepared.architecture, prepared.module, prepared.loss, kind, batch, numbers, passes, where
                 )

@@ -11,6 +11,10 @@ HYPERPARAMS: dict[str, str] = {
     "by the number of training rows.",
     "micro_batch_size": "Rows that a step computes at once; the gradients of these parts add up to that of the "
     "batch. Null: the whole batch. Smaller parts need less memory and more time.",
+    "reduce": "With `devices` of 2 or more: how the devices add up the gradients of a step. `exact`: in the order of "
+    "the parts, to the bits of one device with the same `micro_batch_size`. `fast`: each device adds up its own "
+    "parts, and PyTorch's all-reduce adds up the devices; it sends less, and the last bits are not those of one "
+    "device.",
     "precision": "The precision of matrix products and convolutions; parameters, gradients and optimizer stay "
     "float32. On a GPU, torch is PyTorch's default: convolutions in TensorFloat-32 (19 bits), products in float32; "
     "float32 and tf32 use that precision for both. On processors these three are the same, float32. With bfloat16, "

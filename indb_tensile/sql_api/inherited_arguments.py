@@ -14,6 +14,7 @@ from ..request.early_stop_rules import EARLY_STOP
 from ..request.estimator_rules import is_estimator, of_networks
 from ..request.loss_rules import fits_task
 from ..request.network_rules import ENSEMBLE_ARCHITECTURES
+from ..request.rank_rules import EXACT
 from ..request.task_rules import METRICS
 from .spi import Json, Plpy
 from .training_arguments import architecture
@@ -91,9 +92,9 @@ def fitting(plpy: Plpy, request: Json, last: LastRun, table: Table, target: Trai
         if reason := misfit(value, table, target, task):
             _notice_misfit(plpy, last, name, value, reason)
             last = last.without(name)
-    return _without_network_options(
-        plpy, request, _without_ensemble(plpy, request, _without_freeze(plpy, request, last))
-    )
+    for leave_out in (_without_freeze, _without_reduce, _without_ensemble, _without_network_options):
+        last = leave_out(plpy, request, last)
+    return last
 
 
 def _without_network_options(plpy: Plpy, request: Json, last: LastRun) -> LastRun:
@@ -119,6 +120,16 @@ def _without_freeze(plpy: Plpy, request: Json, last: LastRun) -> LastRun:
         return last
     _notice_misfit(plpy, last, "freeze", options["freeze"], "init_from is not given")
     return _without_hyperparams(last, ["freeze"])
+
+
+def _without_reduce(plpy: Plpy, request: Json, last: LastRun) -> LastRun:
+    """Return the run without the way in which several devices add up gradients, if one device trains now."""
+    options = last.arguments.get("hyperparams") or {}
+    alone = request.get("devices") in (None, 1)
+    if not alone or options.get("reduce", EXACT) == EXACT or request.get("hyperparams") is not None:
+        return last
+    _notice_misfit(plpy, last, "reduce", options["reduce"], "one device trains")
+    return _without_hyperparams(last, ["reduce"])
 
 
 def _without_ensemble(plpy: Plpy, request: Json, last: LastRun) -> LastRun:

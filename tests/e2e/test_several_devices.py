@@ -127,6 +127,21 @@ def test_several_devices_publish_the_bits_of_one(
     check_clean(service)
 
 
+@pytest.mark.parametrize("devices", [3])
+def test_fast_sum_trains_within_its_plans_to_the_same_bits_each_time(
+    service: Service, gang: list[subprocess.Popen[bytes]], devices: int
+) -> None:
+    jobs = [train(service, "gang", devices, reduce="fast") for _ in range(2)]
+    assert service.until_ended(*jobs) == ["succeeded"] * 2
+    assert weights(service, jobs[0]) == weights(service, jobs[1])
+    with service.database.connect("demo") as demo:
+        shown = demo.execute("select hyperparams ->> 'reduce' from tensile_training_info('gang')").fetchall()
+    assert shown == [("fast",)] * 2
+    kinds = {kind for (kind,) in service.connection.execute("select kind from tensile.job_events").fetchall()}
+    assert not kinds & {"memory_corrected", "interrupted"}
+    check_clean(service)
+
+
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
 def test_job_goes_on_after_a_trainer_is_lost_and_publishes_the_same_bits(

@@ -3,10 +3,11 @@
 import pytest
 
 from indb_tensile.errors import RequestError
-from indb_tensile.request.rank_rules import check_devices
+from indb_tensile.request.hyperparam_rules import HYPERPARAMS, check_hyperparams
+from indb_tensile.request.rank_rules import EXACT, check_devices
 
 
-def request(*, architecture: object = None, **hyperparams: int) -> dict[str, object]:
+def request(*, architecture: object = None, **hyperparams: int | str) -> dict[str, object]:
     return {"architecture": architecture or {"type": "mlp"}, "hyperparams": hyperparams}
 
 
@@ -63,3 +64,22 @@ def test_batch_normalisation_is_refused_on_several_devices(architecture: object)
 def test_a_model_of_scikit_learn_is_refused_on_several_devices() -> None:
     with pytest.raises(RequestError, match='devices is 2, and "boosting" trains on the processors of one machine'):
         check_devices(2, request(architecture={"type": "boosting"}))
+
+
+def test_only_several_devices_add_up_gradients_fast() -> None:
+    assert [check_devices(devices, request(reduce="exact")) for devices in (None, 1, 2)] == [1, 1, 2]
+    assert check_devices(2, request(reduce="fast")) == 2
+    assert HYPERPARAMS["reduce"]["default"] == EXACT
+    for devices in (None, 1):
+        with pytest.raises(RequestError) as caught:
+            check_devices(devices, request(reduce="fast"))
+        assert caught.value.message == 'hyperparams: "reduce" is fast, and one device trains'
+        assert caught.value.hint == 'Leave "reduce" out, or give devices => 2 or more.'
+
+
+def test_an_unknown_way_to_add_up_gradients_is_refused_with_those_that_exist() -> None:
+    with pytest.raises(RequestError, match="reduce") as caught:
+        check_hyperparams({"reduce": "slow"})
+    assert caught.value.hint is not None
+    assert "exact" in caught.value.hint
+    assert "fast" in caught.value.hint

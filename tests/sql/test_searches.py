@@ -522,3 +522,5 @@ def test_search_and_explanation_of_several_devices_are_refused(alice: Connection
         search(alice, more="trials => 4, devices => 2")
     with pytest.raises(psycopg.Error, match="devices is 2, and tensile_explain foretells one device"):
         alice.execute("select * from tensile_explain('m', 'iris', 'species', devices => 2)")
+    with pytest.raises(psycopg.Error, match='"reduce" is fast, and one device trains'):
+        search(alice, space='{"reduce": {"choices": ["exact", "fast"]}}', more="trials => 2")

@@ -274,6 +274,15 @@ _NO_SUCH_COLUMN = f"The columns are {_COLUMNS}."
             ),
         ),
         (
+            "target => 'species', hyperparams => '{\"reduce\": \"fast\"}'",
+            Refused(
+                "22023",
+                'hyperparams: "reduce" is fast, and one device trains',
+                "It says how several devices add up their gradients.",
+                'Leave "reduce" out, or give devices => 2 or more.',
+            ),
+        ),
+        (
             "target => 'species', deploy => 'maybe'",
             Refused("22023", 'unknown deploy "maybe"', None, "Known: if_better, always, never."),
         ),

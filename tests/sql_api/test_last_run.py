@@ -171,3 +171,13 @@ def test_an_ensemble_is_not_inherited_by_a_model_that_cannot_be_one(explicit: di
 
     assert train_spec(plpy, LABEL | explicit)["hyperparams"] == {"seed": 4}
     assert f"ensemble 3 of job 5 is not taken over, as {why}" in plpy.notices
+
+
+def test_the_sum_of_several_devices_is_inherited_by_several_devices_only() -> None:
+    plpy = plpy_with_last_run(json.dumps({"target": "label", "hyperparams": {"reduce": "fast", "epochs": 2}}))
+    request = {"model": "m", "relation": 5}
+
+    assert train_spec(plpy, request | {"devices": 2})["hyperparams"] == {"reduce": "fast", "epochs": 2}
+    assert not any("not taken over" in notice for notice in plpy.notices)
+    assert train_spec(plpy, request)["hyperparams"] == {"epochs": 2}
+    assert 'reduce "fast" of job 5 is not taken over, as one device trains' in plpy.notices

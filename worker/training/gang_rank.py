@@ -24,7 +24,7 @@ from indb_tensile.catalog.ranks import RankState
 from indb_tensile.config import Settings
 from indb_tensile.errors import RankLostError, TensileError
 from indb_tensile.executor.capture.passes import Passes
-from indb_tensile.executor.capture.rank_share import RankShare, divide_parts
+from indb_tensile.executor.capture.rank_share import RankShare, Reduce, divide_parts
 from indb_tensile.executor.ranks.part_exchange import RankGroup
 from indb_tensile.executor.ranks.rank_connection import broadcast_bytes, join_ranks
 from indb_tensile.executor.ranks.rank_proof import prove_ranks
@@ -34,6 +34,7 @@ from indb_tensile.learning.artifacts import Checkpoint
 from indb_tensile.learning.batch_order import batch_plan
 from indb_tensile.learning.locked_relation import export_snapshot
 from indb_tensile.learning.preparation import Prepared
+from indb_tensile.request.hyperparam_rules import HYPERPARAMS
 
 from .progress_signs import SIGN_S, ProgressSigns
 from .rank_store import CatalogStore
@@ -60,7 +61,8 @@ class GangRank:
         self._attempt = str(gang.attempt_claim)
         self._waiting = _SignsOfWaiting(self._give_sign)
         self._store = CatalogStore(session, job.job, job.claim, alive=self._give_sign)
-        self.share = RankShare(rank=gang.rank, ranks=gang.ranks)
+        reduce = job.spec.hyperparams.get("reduce") or HYPERPARAMS["reduce"]["default"]
+        self.share = RankShare(rank=gang.rank, ranks=gang.ranks, reduce=Reduce(reduce))
 
     @property
     def leads(self) -> bool:

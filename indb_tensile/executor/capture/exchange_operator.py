@@ -1,42 +1,62 @@
-"""Defines the operator by which a step on one of several devices adds up what all parts of a batch have computed.
+"""Defines the operators by which a step on one of several devices exchanges with the steps of the other devices.
 
-The operator is part of the captured step, so a plan may move its arguments and its result as those of any other
-operator. How the sum is made depends on the process and is no part of the step: `summing` says it for a thread.
+`tensile::sum_parts` adds up what all parts of a batch have computed, in the order of the parts.
+`tensile::all_reduce_` adds up one value of each device in place, in the order of the library. The operators are part
+of the captured step, so a plan may move their arguments and results as those of any other operator. How the exchange
+is made depends on the process and is no part of the step: `connected` says it for a thread.
 
-The operator is marked as drawing random numbers, although it draws none. Plans keep such operators in the order of
+The operators are marked as drawing random numbers, although they draw none. Plans keep such operators in the order of
 the capture and never run one again, and that is what all ranks need: each must make the same exchanges in the same
 order, whatever its own plan is.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from indb_tensile.errors import InvariantError
 
-# Gets this rank's rows (parts, elements) and the number of parts of each rank, and returns the sums over all parts.
-SumParts = Callable[[torch.Tensor, Sequence[int]], torch.Tensor]
 
-_SUM: ContextVar[SumParts | None] = ContextVar("sum_parts", default=None)
+class StepExchange(Protocol):
+    """The exchanges that a step makes with the steps of the other ranks."""
+
+    def sum_parts(self, own: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
+        """Return the sums over all parts (elements). `own` has the rows of this rank's parts (parts, elements), and
+        `counts` the number of parts of each rank.
+        """
+        ...
+
+    def all_reduce(self, values: torch.Tensor) -> None:
+        """Add up the values (elements) of all ranks, in place."""
+        ...
+
+
+_EXCHANGE: ContextVar[StepExchange | None] = ContextVar("step_exchange", default=None)
 _Library: Any = torch.library.Library
-_LIBRARY = _Library("tensile", "FRAGMENT")  # the declared operator exists as long as this object
-_LIBRARY.define(
-    "sum_parts(Tensor like, Tensor[] own, *, int[] counts) -> Tensor",
-    tags=(torch.Tag.nondeterministic_seeded,),
-)
+_LIBRARY = _Library("tensile", "FRAGMENT")  # the declared operators exist as long as this object
+_TAGS = (torch.Tag.nondeterministic_seeded,)
+_LIBRARY.define("sum_parts(Tensor like, Tensor[] own, *, int[] counts) -> Tensor", tags=_TAGS)
+_LIBRARY.define("all_reduce_(Tensor(a!)[] values) -> ()", tags=_TAGS)
 
 
 @contextmanager
-def summing(sum_parts: SumParts) -> Iterator[None]:
-    """Let the steps that this thread runs add up parts by this function."""
-    token = _SUM.set(sum_parts)
+def connected(exchange: StepExchange) -> Iterator[None]:
+    """Let the steps that this thread runs exchange by this object."""
+    token = _EXCHANGE.set(exchange)
     try:
         yield
     finally:
-        _SUM.reset(token)
+        _EXCHANGE.reset(token)
+
+
+def _connection() -> StepExchange:
+    exchange = _EXCHANGE.get()
+    if exchange is None:
+        raise InvariantError("a step for several devices runs without a connection to the other devices")
+    return exchange
 
 
 def _sum_parts(like: torch.Tensor, own: list[torch.Tensor], *, counts: Sequence[int]) -> torch.Tensor:
@@ -44,16 +64,27 @@ def _sum_parts(like: torch.Tensor, own: list[torch.Tensor], *, counts: Sequence[
 
     `own` are the values of this rank's parts, each dense in that order.
     """
-    sum_parts = _SUM.get()
-    if sum_parts is None:
-        raise InvariantError("a step for several devices runs without a connection to the other devices")
+    exchange = _connection()
     elements = like.numel()
     rows = like.new_empty(len(own), elements)
     for row, value in zip(rows, own, strict=True):
         row.copy_(_in_memory_order(value))
     total = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device)
-    _in_memory_order(total).copy_(sum_parts(rows, counts))
+    _in_memory_order(total).copy_(exchange.sum_parts(rows, counts))
     return total
+
+
+def _all_reduce(values: list[torch.Tensor]) -> None:
+    """Add up each value over all ranks, in place. Values are dense and of one type; several make one exchange."""
+    exchange = _connection()
+    in_order = [_in_memory_order(value) for value in values]
+    if len(in_order) == 1:
+        exchange.all_reduce(in_order[0])
+        return
+    bucket = torch.cat(in_order)
+    exchange.all_reduce(bucket)
+    for value, total in zip(in_order, torch.split(bucket, [value.numel() for value in in_order]), strict=True):
+        value.copy_(total)
 
 
 def _in_memory_order(value: torch.Tensor) -> torch.Tensor:
@@ -66,6 +97,8 @@ def _like(like: torch.Tensor, own: list[torch.Tensor], *, counts: Sequence[int])
 
 
 _LIBRARY.impl("sum_parts", _sum_parts, "CompositeExplicitAutograd")
+_LIBRARY.impl("all_reduce_", _all_reduce, "CompositeExplicitAutograd")
 torch.library.register_fake("tensile::sum_parts", _like, lib=_LIBRARY)
 
 sum_parts_ = torch.ops.tensile.sum_parts.default
+all_reduce_ = torch.ops.tensile.all_reduce_.default

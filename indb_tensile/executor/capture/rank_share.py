@@ -2,9 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from itertools import accumulate, pairwise
 
 from indb_tensile.errors import RequestError
+
+
+class Reduce(StrEnum):
+    """How ranks add up gradients; a test compares it with the hyper-parameter `reduce`."""
+
+    EXACT = "exact"  # in the order of the parts, as one device adds them
+    FAST = "fast"  # each rank adds up its own parts first, and the library's all-reduce adds up the ranks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -13,6 +21,7 @@ class RankShare:
 
     rank: int
     ranks: int
+    reduce: Reduce = Reduce.EXACT
 
     def __post_init__(self) -> None:
         if not 0 <= self.rank < self.ranks:

@@ -18,7 +18,8 @@ from indb_tensile.executor.capture.aten import is_operator
 from indb_tensile.executor.capture.optimizer import AVERAGE, state_name
 from indb_tensile.executor.capture.part_gradients import PartGradients
 from indb_tensile.executor.capture.passes import Passes
-from indb_tensile.executor.capture.rank_share import RankShare
+from indb_tensile.executor.capture.rank_gradients import RankGradients
+from indb_tensile.executor.capture.rank_share import RankShare, Reduce
 from indb_tensile.executor.capture.record import Recorder
 from indb_tensile.executor.capture.step_trace import Loss, TracedStep, fake_like, fakes_of, trace
 from indb_tensile.executor.capture.storage_layout import StoredTensor
@@ -80,21 +81,29 @@ def replay_step(
         uploads.add_batch([fake_like(mode, example) for example in batch])
         for joint in joints.values():
             uploads.add_constants(joint)
-        gradients = Gradients(recorder) if share is None else PartGradients(recorder, share, len(parts))
+        gradients = _collector(recorder, share, len(parts))
         replays = [
             _Replay(recorder, joints[len(part)], state, first_names, uploads, _Part.of(parts, k), gradients)
             for k, part in enumerate(parts)
         ]
         computed = [replay.run() for replay in replays] if share is None else _run_share(replays, share)
-        if isinstance(gradients, PartGradients):
-            total = gradients.total_loss([replay.loss for replay in computed], replays[0].loss_type)
+        losses = [part.loss for part in computed]
+        names = replays[0].trained  # their order changes a norm over all gradients
+        if isinstance(gradients, PartGradients | RankGradients):
+            total, ordered = gradients.totals(names, losses, replays[0].loss_type)
         else:
-            total = computed[0].loss
-            for replay in computed[1:]:
-                total = recorder.call(Stage.BACKWARD, _aten.add.Tensor, total, replay.loss)
-        ordered = {name: gradients[name] for name in replays[0].trained}  # the order changes a norm over all
+            total, ordered = losses[0], {name: gradients[name] for name in names}
+            for other in losses[1:]:
+                total = recorder.call(Stage.BACKWARD, _aten.add.Tensor, total, other)
     outputs = computed[0].outputs if computed else None
     return Replayed(loss=total, outputs=outputs, gradients=ordered, constants=uploads.constants)
+
+
+def _collector(recorder: Recorder, share: RankShare | None, parts: int) -> Gradients | PartGradients:
+    """Return what collects the gradients of the parts, of one device or as one of several."""
+    if share is None:
+        return Gradients(recorder)
+    return RankGradients(recorder) if share.reduce is Reduce.FAST else PartGradients(recorder, share, parts)
 
 
 def _run_share(replays: list["_Replay"], share: RankShare) -> list["_Replay"]:

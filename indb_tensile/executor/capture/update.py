@@ -46,6 +46,9 @@ class Gradients:
     def __getitem__(self, name: str) -> torch.Tensor:
         return self._totals[name]
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._totals
+
     def put(self, name: str, gradient: torch.Tensor) -> None:
         """Set the gradient of the parameter."""
         if name in self._totals:
@@ -100,7 +103,7 @@ def _clipped(recorder: Recorder, clip_norm: float, gradients: dict[str, torch.Te
     total = call(_aten.linalg_vector_norm.default, call(_aten.stack.default, norms), 2.0)
     inverse = call(_aten.reciprocal.default, call(_aten.add.Tensor, total, 1e-6))
     scale = call(_aten.clamp.default, call(_aten.mul.Tensor, inverse, clip_norm), None, 1.0)
-    shared = _shared(recorder, gradients)
+    shared = sharing(recorder, gradients)
     return {
         name: call(_aten.mul.Tensor, gradient, scale)
         if name in shared
@@ -109,8 +112,8 @@ def _clipped(recorder: Recorder, clip_norm: float, gradients: dict[str, torch.Te
     }
 
 
-def _shared(recorder: Recorder, gradients: dict[str, torch.Tensor]) -> set[str]:
-    """Return the gradients whose storage holds another gradient too. Scaling in place would scale them twice."""
+def sharing(recorder: Recorder, gradients: dict[str, torch.Tensor]) -> set[str]:
+    """Return the gradients whose storage holds another gradient too. A change in place would change them twice."""
     owners: dict[int, list[str]] = {}
     for name, gradient in gradients.items():
         owners.setdefault(recorder.key_of(gradient), []).append(name)

@@ -1,4 +1,4 @@
-"""Adds up the gradients that the parts of one batch have on several ranks: exactly as one device adds them, or fast.
+"""Adds up the gradients that the parts of one batch have on several ranks, exactly as one device adds them.
 
 A batch is divided into parts (micro-batches, executor/capture/passes.py), and each rank computes the gradients of
 consecutive parts. One device adds the gradients of a parameter in place, in the order of the parts. Floating-point
@@ -79,12 +79,6 @@ class PartExchange:
         gathered = own.new_empty(ranks * width)
         self.group._allgather_base(gathered, total).wait()  # noqa: SLF001 - c10d's own name of all_gather_into_tensor
         return gathered[:elements]
-
-    def fast_sum(self, own: Tensor) -> Tensor:
-        """Return the sum of all parts' gradients, added in the order in which the library adds them."""
-        total = _sum_in_order(own)
-        self.group.allreduce([total]).wait()
-        return total
 
 
 def _sum_in_order(parts: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 
-from indb_tensile.executor.capture.exchange_operator import summing
+from indb_tensile.executor.capture.exchange_operator import connected
 from indb_tensile.executor.capture.rank_share import parts_of
 from indb_tensile.executor.ranks.part_exchange import PartExchange, RankGroup
 from indb_tensile.executor.ranks.rank_connection import rank_lost
@@ -13,21 +13,12 @@ from indb_tensile.executor.ranks.rank_connection import rank_lost
 
 @contextmanager
 def exchanging(group: RankGroup, around: Callable[[], AbstractContextManager[None]] = nullcontext) -> Iterator[None]:
-    """Let the steps that this thread runs add up parts over all ranks of the group, exactly as one device does.
+    """Let the steps that this thread runs exchange with those of all ranks of the group.
 
-    Each exchange runs in a context of `around`. Gloo exchanges host memory, so the parts of a GPU are copied there.
+    Each exchange runs in a context of `around`. Gloo exchanges host memory, so values of a GPU are copied there.
     A step raises RankLostError if another rank has gone, or does not answer in time. No step can run after that.
     """
-
-    def exact(own: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
-        try:
-            with around():
-                total = PartExchange(group=group, parts=parts_of(counts)).exact_sum(own.cpu())
-            return total.to(own.device)
-        except RuntimeError as error:
-            raise rank_lost(group.rank(), group.size(), error, "has lost another rank") from error
-
-    with summing(exact):
+    with connected(_GroupExchange(group, around)):
         yield
 
 
@@ -39,6 +30,36 @@ def measuring(ranks: int) -> Iterator[None]:
     """
     with exchanging(_NobodyElse(ranks)):
         yield
+
+
+class _GroupExchange:
+    """The exchanges of a step over one process group."""
+
+    def __init__(self, group: RankGroup, around: Callable[[], AbstractContextManager[None]]) -> None:
+        self._group = group
+        self._around = around
+
+    def sum_parts(self, own: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
+        """Return the sums over all parts, added in the order of the parts."""
+        with self._exchange():
+            total = PartExchange(group=self._group, parts=parts_of(counts)).exact_sum(own.cpu())
+        return total.to(own.device)
+
+    def all_reduce(self, values: torch.Tensor) -> None:
+        """Add up the values of all ranks in the order of the library, in place."""
+        with self._exchange():
+            on_host = values.cpu()
+            self._group.allreduce([on_host]).wait()
+            if on_host is not values:
+                values.copy_(on_host)
+
+    @contextmanager
+    def _exchange(self) -> Iterator[None]:
+        try:
+            with self._around():
+                yield
+        except RuntimeError as error:
+            raise rank_lost(self._group.rank(), self._group.size(), error, "has lost another rank") from error
 
 
 class _Done(torch.distributed.Work):

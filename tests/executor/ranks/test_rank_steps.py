@@ -8,20 +8,20 @@ from indb_tensile.errors import InvariantError, RequestError
 from indb_tensile.executor.capture.optimizer import OptimizerSettings
 from indb_tensile.executor.capture.passes import Passes
 from indb_tensile.executor.capture.rank_share import RankShare
-from indb_tensile.executor.capture.step_capture import CapturedStep, capture_evaluation, capture_training
-from indb_tensile.executor.latency.calibrate import calibrate, unknown_signatures
+from indb_tensile.executor.capture.step_capture import CapturedStep, capture_training
 from indb_tensile.executor.ranks.part_exchange import RankGroup
-from indb_tensile.executor.ranks.step_exchange import exchanging, measuring
+from indb_tensile.executor.ranks.step_exchange import exchanging
 from indb_tensile.executor.run.runner import Runner
 from indb_tensile.scheduler.graph import Stage
 from indb_tensile.scheduler.memory.peak import LIVENESS, peak
 from indb_tensile.scheduler.plan import Plan
 from tests.device.memory_device import MemoryDevice
-from tests.executor.conftest import GRANT_BYTES, job_of
+from tests.executor.conftest import job_of
 from tests.executor.driving import bits, drive, state_bits
 from tests.executor.eager import Eager
 from tests.executor.models import Job
 from tests.executor.plans import random_plans, random_rewritten_plan
+from tests.executor.ranks.rank_steps import steps_of
 from tests.executor.ranks.rank_threads import on_ranks
 from tests.nightly import nightly_unless
 
@@ -29,18 +29,6 @@ ADAM = OptimizerSettings(clip_norm=0.1)
 SGD = OptimizerSettings(kind="sgd", momentum=0.9, nesterov=True, weight_decay=0.01, clip_norm=0.5)
 AVERAGED = OptimizerSettings(kind="adamw", weight_decay=0.1, average_decay=0.9)
 Seen = tuple[list[bytes], dict[str, bytes], int]
-
-
-def steps_of(job: Job, share: RankShare) -> tuple[CapturedStep, ...]:
-    """Capture and calibrate the steps of a rank."""
-    full, tail = job.batches[0], job.batches[-1]
-    steps = (
-        capture_training(job.module, job.loss, *full, job.settings, job.passes, share),
-        capture_training(job.module, job.loss, *tail, job.settings, job.passes, share),
-        capture_evaluation(job.module, job.loss, *job.held_out, job.settings),
-    )
-    with measuring(share.ranks):
-        return calibrate(steps, unknown_signatures(steps, {}), {}, GRANT_BYTES).steps
 
 
 def trained(job: Job, group: RankGroup, steps: tuple[CapturedStep, ...], plans: tuple[Plan, ...]) -> Seen:
