@@ -8,6 +8,7 @@ from sqlalchemy import Boolean, Text
 
 from indb_tensile.client import catalog_requests as requests
 from indb_tensile.client.job_outcome import pauses, raise_fault, timed_out
+from indb_tensile.client.kept_interrupts import raise_lost_cancellation
 from indb_tensile.job import ENDED_STATES, JobState
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ class AsyncJob:
         try:
             for pause_s in pauses():
                 record = await self._client.run_retrying(requests.awaited_job(self.number))
+                raise_lost_cancellation()
                 if record["state"] in ENDED_STATES:
                     raise_fault(record)
                     return self

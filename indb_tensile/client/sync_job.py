@@ -8,6 +8,7 @@ from sqlalchemy import Boolean, Text
 
 from indb_tensile.client import catalog_requests as requests
 from indb_tensile.client.job_outcome import pauses, raise_fault, timed_out
+from indb_tensile.client.kept_interrupts import kept_interrupts
 from indb_tensile.client.progress_display import choose_display, progress_html
 from indb_tensile.job import ENDED_STATES, JobState
 
@@ -123,15 +124,19 @@ class Job:
         """Return the job's record once it has ended. `show` gets the record at each look."""
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
         try:
-            for pause_s in pauses():
-                record = self._client.run_retrying(requests.awaited_job(self.number))
-                show(record)
-                if record["state"] in ENDED_STATES:
-                    return record
-                if deadline_s is not None and time.monotonic() >= deadline_s:
-                    assert timeout_s is not None
-                    raise timed_out(self.number, timeout_s)
-                time.sleep(pause_s if deadline_s is None else max(0.0, min(pause_s, deadline_s - time.monotonic())))
+            with kept_interrupts() as raise_lost_interrupt:
+                for pause_s in pauses():
+                    record = self._client.run_retrying(requests.awaited_job(self.number))
+                    show(record)
+                    raise_lost_interrupt()
+                    if record["state"] in ENDED_STATES:
+                        return record
+                    if deadline_s is not None and time.monotonic() >= deadline_s:
+                        assert timeout_s is not None
+                        raise timed_out(self.number, timeout_s)
+                    time.sleep(
+                        pause_s if deadline_s is None else max(0.0, min(pause_s, deadline_s - time.monotonic()))
+                    )
         except KeyboardInterrupt:
             if cancel_on_interrupt:
                 self.cancel()
