@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
+import numpy as np
 import psycopg
 import pytest
 
@@ -30,8 +31,8 @@ select n, sin(n), (array['red', 'blue'])[n % 2 + 1], (array['p', 'q'])[n % 2 + 1
 grant select on flowers to tensile_reader;
 create table large (id bigint primary key, a measure, b text, pad text);
 alter table large alter column pad set storage plain;
-insert into large select n, nullif(sin(n), sin(7)), (array['red', 'blue', null])[n % 3 + 1], repeat('x', 200)
-  from generate_series(1, 21000) as n;
+insert into large select n, nullif(sin(n), sin(7)), (array['red', 'blue', null])[n % 3 + 1], repeat('x', 500)
+  from generate_series(1, 9000) as n;
 delete from large where id % 1000 = 0;
 create table parted (id int, part int, a float4, b text, pad text, primary key (id, part)) partition by list (part);
 create table parted_one partition of parted for values in (1);
@@ -100,6 +101,26 @@ def alone(connection: Connection, statement: str) -> list[tuple[Any, ...]]:
     return answers
 
 
+def check_equal(answers: list[tuple[Any, ...]], expected: list[tuple[Any, ...]]) -> None:
+    """Check that numbers are equal up to single precision, and all else exactly.
+
+    The last digits depend on the number of rows in a pass, for which some processors run other kernels.
+    """
+    numbers: list[float] = []
+
+    def without_numbers(value: Any) -> Any:
+        if isinstance(value, float):
+            numbers.append(value)
+            return "a number"
+        if isinstance(value, dict):
+            return {key: without_numbers(inner) for key, inner in value.items()}
+        return [without_numbers(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+    assert without_numbers(answers) == without_numbers(expected)
+    half = len(numbers) // 2
+    np.testing.assert_allclose(numbers[:half], numbers[half:], rtol=0, atol=1e-6)
+
+
 def readers(database: Database) -> list[tuple[Any, ...]]:
     with database.connect() as admin:
         return rows(admin, "select pid from pg_stat_activity where application_name = 'tensile service (reading)'")
@@ -126,7 +147,7 @@ def test_answers_are_those_of_a_session_that_reads_the_table_itself(
     embedded = ALL.format(relation).replace("predict_table", "embed_table")
     for statement in (chances, embedded):
         before = begun(demo)
-        assert rows(demo, statement) == alone(demo, statement)
+        check_equal(rows(demo, statement), alone(demo, statement))
         assert begun(demo) == before + 1
 
 
@@ -171,7 +192,7 @@ def test_writing_other_tables_and_locking_rows_leaves_the_reading_to_the_service
         before = begun(demo)
         demo.execute(b"create table stored as " + ALL.format("large").encode())
         assert begun(demo) == before + 1
-        assert rows(demo, "select count(*) from stored") == [(20979,)]
+        assert rows(demo, "select count(*) from stored") == [(8991,)]
 
 
 def test_rows_are_those_of_the_statements_snapshot(database: Database, demo: Connection) -> None:
@@ -187,7 +208,7 @@ def test_rows_are_those_of_the_statements_snapshot(database: Database, demo: Con
         assert begun(demo) == before + 1
         with database.connect(user="demo") as writer:
             writer.execute("delete from large where id = 200000")
-        assert len(cursor.fetchall()) == 20978
+        assert len(cursor.fetchall()) == 8990
 
 
 def test_only_a_role_that_may_read_the_columns_gets_their_predictions(database: Database, demo: Connection) -> None:
