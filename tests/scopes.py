@@ -60,6 +60,8 @@ TOGETHER = {
         "tests/executor/run/test_graph_cache.py",
         "tests/executor/run/test_placer.py",
         "tests/executor/run/test_strict.py",
+        "tests/executor/run/test_workspace_correction.py",
+        "tests/executor/run/test_next_batch.py",
         "tests/executor/capture/test_allocation_script.py",
         "tests/device/test_allocator_shim.py",
         "tests/learning/test_requirements.py",

@@ -52,14 +52,20 @@ def test_a_training_from_other_weights_has_equal_bits_in_little_memory_and_must_
         (WIDE,),
     ).fetchall()
     assert rows == [(1, True, {"model": "origin", "version": 1})]
-
-    demo.execute(MORE_CLASSES)
-    grown = value(demo, "select tensile_train('more', 'more', task => 'classification', init_from => 'origin')")
     with pytest.raises(psycopg.errors.InvalidParameterValue, match=r'"hidden" is \[16\], and not \[512, 512, 512\]'):
         demo.execute(OTHER_NETWORK)
+
+
+@pytest.mark.nightly
+def test_a_network_grows_by_a_class_that_its_first_training_did_not_have(
+    running: Service, demo: psycopg.Connection
+) -> None:
+    origin = train(demo, "few", "digits", epochs=1)
+    assert running.until_ended(origin) == ["succeeded"]
+    demo.execute(MORE_CLASSES)
+    grown = value(demo, "select tensile_train('more', 'more', task => 'classification', init_from => 'few')")
     assert running.until_ended(grown) == ["succeeded"]
-    grown_tensors = tensors(running, grown)
-    assert grown_tensors["10.weight"].shape == (11, 512)
+    assert tensors(running, grown)["10.weight"].shape == (11, 512)
 
 
 def enqueue(demo: psycopg.Connection, model: str, limit: str | None, depends_on: list[int]) -> int:

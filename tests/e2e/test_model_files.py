@@ -16,6 +16,8 @@ from indb_tensile.client import Model, Tensile
 from indb_tensile.client.model_file import read_model_file
 from indb_tensile.errors import MissingError, PrivilegeError, RequestError, UnsupportedError
 from indb_tensile.request.network_rules import ARCHITECTURES, ESTIMATORS, FORECAST_ARCHITECTURES
+from tests.cli.conftest import Done
+from tests.cli.conftest import Tensile as CommandLine
 from tests.e2e.conftest import Service
 
 pytestmark = pytest.mark.postgres
@@ -132,6 +134,11 @@ def own_rows(running: Service, count: int = 1000, table: str = "every_kind") -> 
         return [row for (row,) in connection.execute(statement.encode(), (count,)).fetchall()]
 
 
+def command_line(running: Service, *arguments: str) -> Done:
+    """Run the command as role demo, in this process, which has imported torch already."""
+    return CommandLine({"TENSILE_DSN": running.database.dsn("demo")}).run_in_process(*arguments)
+
+
 def test_only_the_owner_and_who_has_the_weights_export(
     client: Tensile, filed: str, running: Service, tmp_path: Path
 ) -> None:
@@ -150,13 +157,12 @@ def test_only_the_owner_and_who_has_the_weights_export(
         with pytest.raises(MissingError):
             bob.export_model(filed, path)
     assert list(tmp_path.iterdir()) == [path]
-    command = [sys.executable, "-c", "from indb_tensile.cli.main import main; main()", "models", "export"]
-    target = [str(tmp_path / "again.safetensors"), "--json", "--dsn", running.database.dsn("demo")]
-    done = subprocess.run([*command, filed, *target], capture_output=True, text=True, check=False)
-    assert (done.returncode, json.loads(done.stdout)["size_bytes"]) == (0, path.stat().st_size)
+    target = (str(tmp_path / "again.safetensors"), "--json")
+    done = command_line(running, "models", "export", filed, *target)
+    assert (done.code, json.loads(done.out)["size_bytes"]) == (0, path.stat().st_size)
     assert (tmp_path / "again.safetensors").read_bytes() == path.read_bytes()
-    done = subprocess.run([*command, "nothing", *target], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (
+    done = command_line(running, "models", "export", "nothing", *target)
+    assert (done.code, done.err) == (
         2,
         'tensile: there is no model "nothing"\n  hint: See your models: Tensile.models().\n',
     )
@@ -189,10 +195,8 @@ def test_an_imported_file_predicts_as_the_model_that_it_was_exported_from(
     client: Tensile, filed: str, running: Service, tmp_path: Path
 ) -> None:
     path = client.export_model(filed, tmp_path / "o.safetensors")
-    command = [sys.executable, "-c", "from indb_tensile.cli.main import main; main()", "model", "import", str(path)]
-    options = ["--name", "copied", "--json", "--dsn", running.database.dsn("demo")]
-    done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
-    assert (done.returncode, json.loads(done.stdout), done.stderr) == (0, {"model": "copied", "version": 1}, "")
+    done = command_line(running, "model", "import", str(path), "--name", "copied", "--json")
+    assert (done.code, json.loads(done.out), done.err) == (0, {"model": "copied", "version": 1}, "")
     check_same_predictions(client, filed, "copied", tmp_path)
     assert client.import_model(path, "copied") == 2
     assert [(own["version"], own["deployed"]) for own in client.versions("copied")] == [(2, False), (1, True)]

@@ -18,6 +18,7 @@ from indb_tensile.device.ledger import Ledger, Region, RegionState
 from indb_tensile.errors import DeviceError, DeviceMemoryError, InvariantError
 from indb_tensile.job import Slot
 from tests.native.ledger_trainers import wait_until
+from tests.nightly import nightly_unless
 
 REGION_BYTES = 4096
 REGIONS = 12
@@ -238,13 +239,14 @@ def test_unknown_slot_and_boundary_are_refused(ledger: Ledger) -> None:
 # --- kills -----------------------------------------------------------------------------------------------------
 
 
-def test_no_region_is_lost_or_lent_twice_when_members_are_killed_at_any_moment(ledger: Ledger) -> None:
+@pytest.mark.parametrize("members", nightly_unless(lambda members: members < 12, [5, 12]))
+def test_no_region_is_lost_or_lent_twice_when_members_are_killed_at_any_moment(ledger: Ledger, members: int) -> None:
     """Members of two kinds take and give places until they are killed. Then everything is free again."""
     fork = multiprocessing.get_context("fork")
     choose = random.Random(5)
     ledger.set_pool(6 * REGION_BYTES)
     running: list[tuple[Slot, multiprocessing.process.BaseProcess]] = []
-    for number in range(12):
+    for number in range(members):
         slot, epoch = ledger.claim_slot(1)
         ledger.grant(slot, REGION_BYTES)
         process: multiprocessing.process.BaseProcess = fork.Process(
