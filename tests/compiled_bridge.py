@@ -14,22 +14,23 @@ from pathlib import Path
 
 from indb_tensile.catalog.bridge_sources import bridge_sources
 
+# It imports nothing that Python has not loaded by itself, because every session runs it.
 _SITE = """
-import builtins, hashlib, marshal, pathlib
-from importlib.util import MAGIC_NUMBER
+import builtins, marshal
+from _frozen_importlib_external import MAGIC_NUMBER
 
 def _take_over():
-    folder = pathlib.Path(__file__).parent
-    magic, known = marshal.loads((folder / "bridge.marshal").read_bytes())
+    with open(__file__.replace("sitecustomize.py", "bridge.marshal"), "rb") as file:
+        magic, known = marshal.load(file)
     if magic != MAGIC_NUMBER:
         return
     compile_anew = builtins.compile
 
     def compile(source, filename, mode, *more, **named):
         if filename in known and mode == "exec" and not more and not named:
-            digest, code = known[filename]
-            if hashlib.sha256(source.encode()).digest() == digest:
-                return code
+            text, code = known[filename]
+            if text == source:
+                return marshal.loads(code)
         return compile_anew(source, filename, mode, *more, **named)
 
     builtins.compile = compile
@@ -48,7 +49,7 @@ def server_environment(directory: Path) -> dict[str, str]:
     known = {}
     for name, source in sources.items():
         path = (package + name).replace(".", "/") + ".py"
-        known[path] = (hashlib.sha256(source.encode()).digest(), compile(source, path, "exec", dont_inherit=True))
+        known[path] = (source, marshal.dumps(compile(source, path, "exec", dont_inherit=True)))
     (folder / "bridge.marshal").write_bytes(marshal.dumps((MAGIC_NUMBER, known)))
     (folder / "sitecustomize.py").write_text(_SITE)
     return {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}

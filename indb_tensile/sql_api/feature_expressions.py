@@ -21,11 +21,11 @@ from ..request.expression_tokens import ExpressionFault
 from ..request.task_rules import target_columns
 from ..request.transform_rules import read_expression, read_transform
 from .expression_functions import refused_functions
+from .feature_computation import typed
 from .inherited_arguments import LastRun
 from .pinned_settings import ALL, pinned
 from .query_source import DESCRIBE
 from .refusals import DATA, RefusalError, database_error_fields
-from .row_features import typed
 from .spi import Json, Plpy, callers_path, fetch
 from .training_table import VECTORS, Table, TableColumn, kind_of, vector_array
 

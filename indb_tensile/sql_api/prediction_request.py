@@ -17,13 +17,14 @@ from ..request.column_types import KIND_OF_TYPE
 from ..request.job_rules import check_depends_on, check_max_runtime
 from ..request.request_fields import read_integer, read_model_name, read_names, read_text
 from . import training_arguments
+from .feature_computation import checked_expressions
 from .feature_expressions import add_stored_features, drop_view, input_type, naming_features
 from .pinned_settings import OUTPUTS, pinned
 from .refusals import MISSING, TOO_MANY_COLUMNS, WRONG_KIND, RefusalError
 from .relation_predictions import describe_version, is_plain_key, key_columns, kinds_agree, named_columns
-from .row_features import checked_expressions, stored_transform
 from .snapshot_copy import make_snapshot, require_writable
 from .spi import Json, Plpy, Row, fetch
+from .stored_transforms import stored_transform
 from .training_request import insert_job, job_of_key
 from .training_table import Table, find_table, reasons_against, require_grants
 from .version_lookup import find_version

@@ -20,9 +20,9 @@ from ..request.task_rules import named_targets
 from ..request.time_texts import parse_interval, parse_time_of_day
 from .feature_columns import all_known
 from .refusals import DENIED, MISSING_COLUMN, MISSING_TABLE, NOT_READY, RefusalError
-from .row_features import stored_transform
 from .spi import Cursor, Json, Plpy, Row, callers_path, fetch, qualified
 from .split_membership import Membership, row_hash, seconds
+from .stored_transforms import stored_transform
 from .training_table import VECTORS, find_table, vector_array
 from .version_lookup import find_version
 

@@ -103,10 +103,12 @@ def test_session_compiles_each_module_once_when_it_is_needed_and_adds_no_finder(
     assert sys.meta_path == finders
 
 
-def test_a_session_that_only_predicts_compiles_no_module_of_trainings() -> None:
+def test_a_session_that_only_predicts_compiles_no_module_of_trainings_or_of_computed_features() -> None:
     session: dict[str, Any] = {}
     bridge(session, plpy_with(), bridge_body())("predict", "{}")
-    assert not _imported(next(iter(_packages(session)))) & {".sql_api.training_request", ".request.network_rules"}
+    trainings = {".sql_api.training_request", ".request.network_rules"}
+    computed_features = {".sql_api.feature_computation", ".request.transform_rules"}
+    assert not _imported(next(iter(_packages(session)))) & (trainings | computed_features)
 
 
 def _packages(session: dict[str, Any]) -> dict[str, Any]:
