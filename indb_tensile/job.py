@@ -69,6 +69,7 @@ class Task(StrEnum):
     MULTILABEL = "multilabel"  # each row has a set of labels
     FORECAST = "forecast"  # the next steps of series
     ANOMALY = "anomaly"  # how unlike the others each row is
+    PAIRS = "pairs"  # which items go with a query
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,7 +186,7 @@ class JobSpec:
 
     @property
     def target_columns(self) -> tuple[str, ...]:
-        """Return the columns to predict: none for anomalies without labels, whose target is empty."""
+        """Return the columns to predict, or of the item of pairs: none for anomalies without labels."""
         return self.targets or ((self.target,) if self.target else ())
 
     @property

@@ -34,10 +34,11 @@ comment on type tensile.job_phase is
   'stores the version; paused: on request, with its state in host memory and without device memory; parked: the same, '
   'decided by the controller; predicting: computes and stores the predictions of tensile_predict_into';
 
-create type tensile.task as enum ('classification', 'regression', 'multilabel', 'forecast', 'anomaly');
+create type tensile.task as enum ('classification', 'regression', 'multilabel', 'forecast', 'anomaly', 'pairs');
 comment on type tensile.task is
   'classification: predicts a label out of a set; regression: predicts a number or several; multilabel: predicts a set '
-  'of labels; forecast: predicts the next steps of series; anomaly: scores how unlike the others a row is';
+  'of labels; forecast: predicts the next steps of series; anomaly: scores how unlike the others a row is; pairs: learns which '
+  'items go with a query';
 
 create type tensile.checkpoint_store as enum ('local', 'catalog');
 comment on type tensile.checkpoint_store is

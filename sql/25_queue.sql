@@ -332,8 +332,8 @@ begin
    limit 1;
   return case
     when fault is not null then fault
-    when spec ->> 'task' not in ('classification', 'regression', 'multilabel', 'forecast', 'anomaly')
-      then format('task is "%s", not classification, regression, multilabel, forecast or anomaly', spec ->> 'task')
+    when spec ->> 'task' not in ('classification', 'regression', 'multilabel', 'forecast', 'anomaly', 'pairs')
+      then format('task is "%s", not classification, regression, multilabel, forecast, anomaly or pairs', spec ->> 'task')
     when spec ->> 'deploy' not in ('if_better', 'always', 'never')
       then format('deploy is "%s", not if_better, always or never', spec ->> 'deploy')
     when jsonb_typeof(spec #> '{architecture,type}') is distinct from 'string'

@@ -113,8 +113,8 @@ begin
 end
 $$;
 comment on function tensile.prediction(text, anycompatible, integer, text) is
-  'returns the bridge''s answer with one prediction, of kind value, label, labels, proba, vector, values or embedding, or '
-  'with an error, which the caller raises';
+  'returns the bridge''s answer with one prediction, of kind value, label, labels, proba, vector, values or embedding '
+  '(that of one side of pairs is side/embedding), or with an error, which the caller raises';
 
 create function public.tensile_predict(model text, input anycompatible, version integer default null)
   returns double precision
@@ -216,23 +216,25 @@ comment on function public.tensile_predict_values(text, anycompatible, integer) 
   'predicts for a row: returns the values of a regression, one for each target column or element of a target that is '
   'an array';
 
-create function public.tensile_embed(model text, input anycompatible, version integer default null)
-  returns real[]
+create function public.tensile_embed(
+  model text, input anycompatible, version integer default null, side text default null
+) returns real[]
   language plpgsql stable parallel unsafe
 as $$
 declare
   answer jsonb;
 begin
   @REQUIRE_USER@
-  answer := tensile.prediction(model, input, version, 'embedding');
+  answer := tensile.prediction(model, input, version, concat_ws('/', side, 'embedding'));
   @RAISE_ANSWER@
   return tensile.texts_of(nullif(answer #> '{result,values,0}', 'null'))::real[];
 end
 $$;
-comment on function public.tensile_embed(text, anycompatible, integer) is
+comment on function public.tensile_embed(text, anycompatible, integer, text) is
   'returns the embedding of a row: the values of the last hidden layer of the model''s network, from which its last '
-  'layer predicts. Similar rows have similar embeddings. A row whose image cannot be read has none: null, if the model '
-  'leaves such rows out';
+  'layer predicts. Similar rows have similar embeddings. Of a model of pairs, side query or item says which columns the '
+  'row has: a query is near the items that go with it. A row whose image cannot be read has no embedding: null, if the '
+  'model leaves such rows out';
 
 create function tensile.prediction_part(
   model text, version integer, kind text, form text, first_row bigint, rows jsonb[]
@@ -397,13 +399,13 @@ comment on function public.tensile_predict_batch_values(text, anycompatiblearray
   'array for an empty array, and null for null';
 
 create function public.tensile_embed_batch(
-  model text, inputs anycompatiblearray, version integer default null
+  model text, inputs anycompatiblearray, version integer default null, side text default null
 ) returns jsonb[]
   language sql stable parallel unsafe
-as $$ select tensile.batch(model, inputs, version, 'embedding')::jsonb[] $$;
-comment on function public.tensile_embed_batch(text, anycompatiblearray, integer) is
+as $$ select tensile.batch(model, inputs, version, pg_catalog.concat_ws('/', side, 'embedding'))::jsonb[] $$;
+comment on function public.tensile_embed_batch(text, anycompatiblearray, integer, text) is
   'returns the embeddings of many rows at once, in their order, each as a list; an empty array for an empty array, and '
-  'null for null';
+  'null for null. Of a model of pairs, side query or item says which columns the rows have';
 
 -- PostgreSQL writes this body in place of a call in FROM. So the rows stream: the functions of the select lists return
 -- one page, and then one row, at a time. A function in FROM would be stored as a whole before its first row is used.
@@ -441,7 +443,7 @@ comment on function public.tensile_predict_table(text, regclass, text[], integer
   'array''s elements. In FROM its rows stream';
 
 create function public.tensile_embed_table(
-  model text, relation regclass, keys text[] default null, version integer default null
+  model text, relation regclass, keys text[] default null, version integer default null, side text default null
 ) returns table (key jsonb, embedding real[])
   language sql stable parallel unsafe rows 100000
 begin atomic
@@ -457,15 +459,17 @@ begin atomic
                                    'model', tensile_embed_table.model,
                                    'relation', tensile_embed_table.relation::oid::bigint,
                                    'keys', tensile_embed_table.keys, 'version', tensile_embed_table.version,
-                                   'embedding', true, 'search_path', pg_catalog.current_setting('search_path')))
+                                   'embedding', true, 'side', tensile_embed_table.side,
+                                   'search_path', pg_catalog.current_setting('search_path')))
                                  as reading
                           offset 0) as prepared
                  offset 0) as p
          offset 0) as e;
 end;
-comment on function public.tensile_embed_table(text, regclass, text[], integer) is
+comment on function public.tensile_embed_table(text, regclass, text[], integer, text) is
   'returns the embedding of each row of a relation, read with the caller''s rights, with the row''s key: the primary '
-  'key, or the columns of keys. In FROM its rows stream';
+  'key, or the columns of keys. Of a model of pairs, side query or item says which columns the relation has. In FROM '
+  'its rows stream';
 
 -- The forecasts stream like predictions: a page has the rows of some whole series.
 create function public.tensile_forecast(

@@ -35,6 +35,7 @@ TOGETHER = {
         "tests/e2e/test_forecasts.py",
         "tests/e2e/test_embeddings.py",
         "tests/e2e/test_anomalies.py",
+        "tests/e2e/test_pairs.py",
     ),
     "services of one fork server": (
         "tests/service/test_shared_readings.py",

@@ -83,6 +83,12 @@ def _recipe(connection: Connection, model: str, row: Row[Any]) -> dict[str, Any]
             detail="Its outputs are the errors of columns, which the database makes comparable.",
             hint="Ask the database: select * from tensile_predict_table(…);",
         )
+    if bundle.get("task") == "pairs":
+        raise UnsupportedError(
+            f'model "{model}" learns pairs, and has no file',
+            detail="It embeds a query and an item each by itself, which the database does.",
+            hint="Ask the database: select * from tensile_embed_table(…);",
+        )
     bundle = {name: value for name, value in bundle.items() if name != "split"}  # of the training's own table
     training = row.training or {}
     members = {name: getattr(row, name) for name in _MEMBERS}

@@ -215,6 +215,19 @@ def forecast_default(rows: int) -> dict[str, Any]:
     return {"type": "window_mlp", "width": 128}
 
 
+def pair_default(texts: TokenUse) -> dict[str, Any]:
+    """Return the architecture that `auto` stands for where pairs are learned.
+
+    Towers that read texts only are linear in their vectors, as networks of texts are.
+    """
+    return {"type": "two_towers", **({"hidden": [], "text_encoder": "pooling"} if texts is TokenUse.ALL else {})}
+
+
+def pair_width(architecture: Mapping[str, Any]) -> int:
+    """Return how many numbers the vector of a query or of an item has."""
+    return int(_values(dict(architecture))["width"])
+
+
 def embeds(architecture: dict[str, Any]) -> bool:
     """Return whether the model takes categories as they are, so that a text column becomes one number."""
     return "categories" in ARCHITECTURES[architecture["type"]]

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Protocol
 
 import msgspec
@@ -28,8 +29,10 @@ from indb_tensile.learning.model_metrics import evaluate, label_probabilities, p
 from indb_tensile.learning.preprocessor import Preprocessor
 from indb_tensile.learning.registered_network import RegisteredNetwork
 from indb_tensile.learning.row_storage import row_blocks
+from indb_tensile.learning.side_vectors import SideVectors, targets_of
 from indb_tensile.learning.tensorstream import TensorSpec, stream
 from indb_tensile.request.estimator_rules import is_estimator
+from indb_tensile.request.pair_rules import ITEM, SIDES
 
 FORMAT = 1  # version of the stored form; a reader refuses any other version
 _LARGEST_BATCH_ROWS = 4096  # rows per forward pass of a prediction: bounds the memory of the activations
@@ -231,6 +234,7 @@ class ModelPredictor:
         self.task = bundle.task
         self._forwards = tuple(_forwards(bundle.module()))
         self._hidden: HiddenRows | None = None
+        self._sides: dict[str, SideVectors] = {}
 
     @classmethod
     def load(
@@ -274,9 +278,10 @@ class ModelPredictor:
         """
         if not rows:
             raise RequestError("there are no rows to evaluate on")
-        targets = self.preprocessor.targets_of(rows)
-        outputs = self.outputs(self.preprocessor.transform_rows(rows))
-        return evaluate(self.task, outputs, targets, self.preprocessor, each=True)
+        x = self.preprocessor.transform_rows(rows)
+        return evaluate(
+            self.task, self.outputs(x), targets_of(self.preprocessor, rows, x), self.preprocessor, each=True
+        )
 
     def evaluate_columns(self, columns: Columns) -> dict[str, float]:
         """Compute the metrics on rows of a table that includes the target.
@@ -287,13 +292,16 @@ class ModelPredictor:
 
     def score_columns(self, columns: Columns) -> tuple[npt.NDArray[np.float32], npt.NDArray[Any]]:
         """Return the network's outputs for rows of a table, and their encoded targets."""
-        data = columns[self.preprocessor.target.name]
+        pair = self.preprocessor.target.pair
+        data = columns[self.preprocessor.target.name if pair is None else pair.items[0]]
         rows = len(data.missing)
         outputs, targets = [], []
         for start, end in row_blocks(rows, self.preprocessor.block_rows or rows) if rows else [(0, 0)]:
             block = {name: column.part(start, end) for name, column in columns.items()}
-            outputs.append(self.outputs(self.preprocessor.transform(block)))
-            targets.append(self.preprocessor.target.encode(data.part(start, end)))
+            x = self.preprocessor.transform(block)
+            outputs.append(self.outputs(x))
+            own = self.preprocessor.target.encode(data.part(start, end)) if pair is None else pair.item_numbers(x)
+            targets.append(own)
         return np.concatenate(outputs), np.concatenate(targets)
 
     def outputs(self, x: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
@@ -312,6 +320,11 @@ class ModelPredictor:
 
     def embeddings(self, x: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         """Return the last hidden representation of transformed rows. Raises RequestError for a model without one."""
+        if self.preprocessor.target.pair is not None:
+            raise RequestError(
+                "the model embeds a query and an item each by itself, and side is left out",
+                hint=f"Give one of {', '.join(SIDES)}, such as side => '{ITEM}'.",
+            )
         if is_estimator(self.bundle.architecture):
             raise RequestError(
                 f"architecture {self.bundle.architecture['type']} has no hidden layer, and so no embeddings",
@@ -321,6 +334,17 @@ class ModelPredictor:
             rows = min(MOST_ROWS, self._batch_rows)
             self._hidden = HiddenRows(self.bundle.module(), self.bundle.input_shape, rows)
         return self._hidden(x)
+
+    def side(self, side: str) -> SideVectors:
+        """Return what embeds the rows of one side of pairs. Raises RequestError for a model without sides."""
+        if side not in self._sides:
+            self._sides[side] = SideVectors(self.preprocessor, self._own_module, side)
+        return self._sides[side]
+
+    @cached_property
+    def _own_module(self) -> nn.Module:
+        """A second network, whose parts are called by themselves."""
+        return self.bundle.module()
 
     def _run(self, inputs: Tensor) -> npt.NDArray[np.float32]:
         for forward in self._forwards:
@@ -332,7 +356,7 @@ class ModelPredictor:
         """Convert the network's outputs to one prediction per row."""
         target = self.preprocessor.target
         vectors = outputs.tolist()
-        if self.task is Task.REGRESSION:
+        if self.task in (Task.REGRESSION, Task.PAIRS):
             values = target.restore(outputs).reshape(len(outputs), -1).tolist()
             return [
                 Prediction(

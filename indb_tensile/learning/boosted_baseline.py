@@ -88,6 +88,12 @@ class BaselineRows:
         )
 
 
+_OTHER_BASELINES = {
+    Task.FORECAST: "forecasts are compared with simple ones",
+    Task.PAIRS: "items are compared with their popularity",
+}
+
+
 def why_no_baseline(prepared: Prepared) -> str:
     """Return why a training has no baseline, or an empty text if it has one."""
     if not prepared.settings.baseline:
@@ -96,8 +102,8 @@ def why_no_baseline(prepared: Prepared) -> str:
         return "the model is one of boosting itself"
     if prepared.task is Task.ANOMALY and not _has_both(prepared.test):
         return "the rows that are held out have no labels of anomalies to compare by"
-    if prepared.forecast is not None:
-        return "forecasts are compared with simple ones"
+    if prepared.task in _OTHER_BASELINES:
+        return _OTHER_BASELINES[prepared.task]
     if len(prepared.input_shape) != 1:
         return "rows are images or sequences, and not rows of a table"
     if prepared.train.form is not None:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from indb_tensile.job import JobSpec
+from indb_tensile.job import JobSpec, Task
 from indb_tensile.learning.feature_options import FeatureOptions
 from indb_tensile.learning.model_metrics import default_metric
 from indb_tensile.learning.row_weights import WeightOptions
@@ -10,7 +10,8 @@ from indb_tensile.learning.splits import Split
 from indb_tensile.request.early_stop_rules import check_early_stop
 from indb_tensile.request.hyperparam_rules import check_hyperparams, check_schedule
 from indb_tensile.request.loss_rules import check_loss
-from indb_tensile.request.network_rules import check_architecture
+from indb_tensile.request.network_rules import PAIR_ARCHITECTURES, check_architecture
+from indb_tensile.request.pair_rules import check_pair_encodings, check_pairs
 from indb_tensile.request.task_rules import check_metric, check_named_targets
 from indb_tensile.request.token_rules import check_tokens
 
@@ -31,6 +32,8 @@ class CheckedOptions:
         check_architecture(spec.architecture)
         check_tokens(spec.architecture, spec.preprocess)
         check_loss(check_hyperparams(spec.hyperparams), spec.task)
+        if spec.task is Task.PAIRS or spec.architecture["type"] in PAIR_ARCHITECTURES:
+            _check_pairs(spec)
         split = Split.parse(spec.split)
         check_schedule(spec.hyperparams, spec.split)
         if spec.early_stop is not None:
@@ -41,3 +44,9 @@ class CheckedOptions:
             weights=WeightOptions.parse(spec.hyperparams),
             metric=default_metric(spec.task) if spec.metric is None else check_metric(spec.task, spec.metric),
         )
+
+
+def _check_pairs(spec: JobSpec) -> None:
+    own = {"architecture": spec.architecture, "task": spec.task, "hyperparams": spec.hyperparams}
+    check_pairs({"init_from": spec.init_from, "transform": spec.transform}, own | {"devices": spec.devices})
+    check_pair_encodings(spec.preprocess)

@@ -92,7 +92,7 @@ def report_data(subject: ReportInput) -> tuple[Fact, ...]:
 
     A warning is attached to the fact that it is about.
     """
-    if subject.preprocessor.target.anomaly is not None:
+    if subject.preprocessor.target.anomaly is not None or subject.preprocessor.target.pair is not None:
         sections: tuple[Iterator[Fact], ...] = (_split_facts(subject), _encoding_facts(subject, ()))
         return tuple(fact for section in sections for fact in islice(section, _MOST_FACTS))
     sections = (_row_facts(subject), _split_facts(subject), _target_facts(subject), _column_facts(subject))

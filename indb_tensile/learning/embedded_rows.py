@@ -21,6 +21,7 @@ from indb_tensile.learning.table_networks import (
 )
 from indb_tensile.learning.tabm import TabM
 from indb_tensile.learning.token_networks import TextColumn, TextOptions
+from indb_tensile.learning.two_towers import TwoTowers
 
 _Values = Mapping[str, Any]
 
@@ -159,10 +160,32 @@ def _wide_and_deep(values: _Values, layout: RowLayout, options: EmbeddingOptions
     )
 
 
+def _two_towers(values: _Values, layout: RowLayout, options: EmbeddingOptions, outputs: int) -> nn.Module:
+    """Build two towers. Without a worker's ranges the second half of a row is the item."""
+    ranges = values["item_ranges"] or (layout.width // 2, layout.width)
+    if list(ranges) != sorted(set(ranges)) or len(ranges) % 2 or ranges[-1] > layout.width:
+        raise RequestError(
+            f'architecture two_towers: "item_ranges" does not divide the {layout.width} numbers of a row',
+            hint='Leave "item_ranges" out: it follows from the columns of the target.',
+        )
+
+    def tower(own: RowLayout) -> nn.Module:
+        return EmbeddedDense(
+            RowEmbedding(own, options),
+            values["hidden"],
+            outputs // 2,
+            activation=ACTIVATION_MODULES[values["activation"]],
+            dropout=values["dropout"],
+        )
+
+    return TwoTowers(layout, ranges, tower, values["temperature"])
+
+
 _BUILDERS: dict[str, Callable[[_Values, RowLayout, EmbeddingOptions, int], nn.Module]] = {
     "residual_mlp": _residual,
     "ft_transformer": _transformer,
     "dcn": _crosses,
     "wide_and_deep": _wide_and_deep,
     "pretrained": _pretrained,
+    "two_towers": _two_towers,
 }

@@ -14,6 +14,7 @@ from torch import Tensor
 from indb_tensile.learning.columns import ColumnRows, Rows, TableData
 from indb_tensile.learning.encoding import encode
 from indb_tensile.learning.packed_rows import PackedForm, UnpackedRows
+from indb_tensile.learning.pair_encoding import loss_targets
 from indb_tensile.learning.preprocessor import Preprocessor
 from indb_tensile.learning.row_storage import BLOCK_ROWS, MEMORY, RowStorage, row_blocks
 from indb_tensile.learning.row_weights import Weights
@@ -27,8 +28,9 @@ class Part:
 
     `x` is float32 (rows, *input_shape), or with a `form` uint8 (rows, bytes), which it unpacks. `y` is what the loss
     takes: the targets, or targets and weights (weighted_losses.py). `targets` are int64 class numbers (rows,), or
-    float32 values or memberships (rows, outputs).
-    All are in `storage`.
+    float32 values or memberships (rows, outputs). Those of pairs are int64 numbers of items (rows,), and `y` is what
+    `loss_targets` makes of them.
+    All others are in `storage`.
     """
 
     x: Tensor
@@ -78,7 +80,12 @@ def encode_parts(
     """Return the rows of each part as tensors. With `consume` the table's columns are emptied."""
     target = preprocessor.target
     storage = table.storage
-    targets = [_encode_target(ColumnRows(table.columns[target.name], part), target, storage) for part in parts]
+    pair = target.pair
+    targets = (
+        [_encode_target(ColumnRows(table.columns[target.name], part), target, storage) for part in parts]
+        if pair is None
+        else []
+    )
     encoded = encode(
         table.columns,
         preprocessor,
@@ -90,12 +97,17 @@ def encode_parts(
     if consume:
         table.columns.clear()  # their pages were freed
     storage.release()
+    form = preprocessor.packed_form
+    if pair is not None:
+        targets = [pair.item_numbers(x if form is None else UnpackedRows(x, form)) for x in encoded]
     of_rows = [torch.from_numpy(y) for y in targets]
     packed = of_rows
+    if pair is not None:
+        packed = [torch.from_numpy(y) for y in loss_targets(targets)]
     if weights is not None:
         packed = [_packed(y, own, storage) for y, own in zip(of_rows, weights, strict=True)]
     return [
-        Part(x=torch.from_numpy(x), y=y, targets=own, storage=storage, form=preprocessor.packed_form)
+        Part(x=torch.from_numpy(x), y=y, targets=own, storage=storage, form=form)
         for x, y, own in zip(encoded, packed, of_rows, strict=True)
     ]
 

@@ -24,6 +24,7 @@ EMBEDDED = "embedding"
 TOKENS = "tokens"  # the encoding of text columns as sequences of tokens
 # By how a text becomes numbers: each category has a mean or a vector of its own and no column, so many cost little.
 _MOST_CATEGORIES = {"target": 10_000, EMBEDDED: 1_000}
+_MOST_OF_PAIRS = 10_000  # where the items of a category are told apart by nothing else
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +36,7 @@ class FeatureOptions:
     and `length` how many tokens there are and how many of a text are read, `size`, `channels` and `resize` to which
     form images are brought, `on_error` what an image that cannot be read leads to, `missing` what a missing value
     becomes, and `paths` which values of documents become columns. If `embeds` is true, a text column for which
-    `encode` says nothing is embedded by the network. A network with
+    `encode` says nothing is embedded by the network. If `pairs` is true, it has more categories. A network with
     `longest` reads no more tokens of a text than that.
     """
 
@@ -52,6 +53,7 @@ class FeatureOptions:
     missing: Missing | dict[str, Any]
     paths: dict[str, dict[str, str]]
     embeds: bool = False
+    pairs: bool = False
     longest: int | None = None
 
     @classmethod
@@ -63,9 +65,9 @@ class FeatureOptions:
         checked = check_preprocess(options)
         return cls(**{name: _as_option(checked.get(name), rule) for name, rule in PREPROCESS.items()})
 
-    def embedding(self) -> "FeatureOptions":
+    def embedding(self, *, pairs: bool = False) -> "FeatureOptions":
         """Return a copy of these options whose text columns are encoded for a network that embeds categories."""
-        return replace(self, embeds=True)
+        return replace(self, embeds=True, pairs=pairs)
 
     def check(self, features: Mapping[str, Column], columns: Sequence[str]) -> None:
         """Raise RequestError if an option names a column that the option does not apply to.
@@ -96,6 +98,8 @@ class FeatureOptions:
         default: int = PREPROCESS["categories"]["default"]
         encoding = self.encoding(name)
         many = _MOST_CATEGORIES.get(encoding) if isinstance(encoding, str) else None
+        if self.pairs and encoding == EMBEDDED:
+            many = _MOST_OF_PAIRS
         if isinstance(self.categories, dict):
             return self.categories.get(name, many or default)
         return max(many, self.categories) if many is not None else self.categories

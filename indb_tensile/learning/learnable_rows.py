@@ -44,9 +44,12 @@ def learnable_rows(
     those of the version that the training starts from.
     """
     features = chosen_features(table.described, spec, options)
-    table = with_combined(table, spec.target, spec.targets, spec.task)
+    if spec.task is not Task.PAIRS:
+        table = with_combined(table, spec.target, spec.targets, spec.task)
     if spec.task is Task.ANOMALY:
         table, labeled_rows = _with_labels(table, spec.target)
+    elif spec.task is Task.PAIRS:
+        labeled_rows = _with_items(table, spec.target_columns)
     else:
         labeled_rows = labeled(spec.target, table.columns[spec.target], table.storage)
     _require_rows(table, labeled_rows)
@@ -66,8 +69,16 @@ def learnable_rows(
 
 
 def chosen_features(described: Sequence[Column], spec: JobSpec, options: FeatureOptions) -> tuple[str, ...]:
-    """Return the columns to learn from. No column of the target is one."""
+    """Return the columns to learn from. No column of the target is one, but those of an item are."""
     target, *others = spec.target_columns or ("",)
+    if spec.task is Task.PAIRS:
+        query = choose_features(described, target, spec.features, (*left_out(spec), *others))
+        chosen = (*query, *spec.target_columns)
+        options.check(
+            {column.name: column for column in described if column.name in chosen},
+            [column.name for column in described],
+        )
+        return chosen
     return choose_features(described, target, spec.features, (*left_out(spec), *others), options)
 
 
@@ -94,6 +105,16 @@ def _with_labels(table: TableData, target: str) -> tuple[TableData, Rows]:
     if not target:
         table = replace(table, columns={**table.columns, "": unlabeled(table.rows)})
     return table, positions_where(np.ones(table.rows, np.bool_), table.storage)
+
+
+def _with_items(table: TableData, items: Sequence[str]) -> Rows:
+    """Return the positions of the rows with an item: one of its columns is not NULL."""
+    if not table.rows:
+        raise DataError("the table has no rows", hint="Insert rows, commit, and call tensile_train again.")
+    without = np.ones(table.rows, np.bool_)
+    for name in items:
+        without &= table.columns[name].missing
+    return positions_where(~without, table.storage)
 
 
 def _check_images(spec: JobSpec, columns: Columns, features: Sequence[str]) -> None:

@@ -20,7 +20,7 @@ class OutputKind(StrEnum):
 def output_kind_of(task: Task) -> OutputKind:
     """Return what the outputs of a network for this task are."""
     match task:
-        case Task.REGRESSION | Task.FORECAST | Task.ANOMALY:
+        case Task.REGRESSION | Task.FORECAST | Task.ANOMALY | Task.PAIRS:
             return OutputKind.VALUES
         case Task.MULTILABEL:
             return OutputKind.LABELS

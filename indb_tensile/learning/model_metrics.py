@@ -45,6 +45,9 @@ HIGHER_IS_BETTER: dict[str, bool] = {
     "pinball": False,
     "reconstruction_error": False,
     "average_precision": True,
+    "mrr": True,
+    "recall_at_1": True,
+    "recall_at_10": True,
 }
 
 Array = npt.NDArray[Any]
@@ -77,6 +80,8 @@ def evaluate(
         return forecast_metrics(target.forecast, outputs, targets)
     if target.anomaly is not None:
         return target.anomaly.metrics(outputs, targets)
+    if target.pair is not None:
+        return target.pair.metrics(outputs, targets)
     predicted, actual = target.restore(outputs), target.decode(targets)
     if not target.values:
         return _regression(predicted, actual)

@@ -25,6 +25,8 @@ def resolve_architecture(
     if spec.task is Task.ANOMALY and spec.architecture["type"] == "auto":
         return {"type": "autoencoder"}
     _require_known_shapes(features, [columns[name] for name in features])
+    if spec.task is Task.PAIRS and spec.architecture["type"] == "auto":
+        return architectures.pair_default(texts)
     arrays, alone = array_shapes(columns, features)
     images = any(columns[name].kind is ColumnKind.IMAGE for name in features)
     return architectures.resolve(spec.architecture, arrays, alone=alone, rows=rows, texts=texts, images=images)
@@ -40,6 +42,8 @@ def auto_reason(
         return f"{rows} windows of series train"
     if spec.task is Task.ANOMALY:
         return "the rows have no answer to predict"
+    if spec.task is Task.PAIRS:
+        return "the rows are pairs of a query and an item"
     is_image = architecture["type"] in ("cnn", "resnet")
     return architectures.why_default(is_image, rows, texts, images=images)
 

@@ -28,6 +28,7 @@ from indb_tensile.learning.learnable_rows import FEWEST_TRAIN_ROWS, LearnableRow
 from indb_tensile.learning.locked_relation import Connection, ReadLimits
 from indb_tensile.learning.memory_estimate import MemoryEstimate, RowMemoryLimits, Statistics, estimate_memory
 from indb_tensile.learning.network_choice import array_shapes, auto_reason, resolve_architecture, texts_of
+from indb_tensile.learning.pair_encoding import PairEncoding, item_ranges
 from indb_tensile.learning.preprocessor import Preprocessor
 from indb_tensile.learning.preprocessor_fitting import fit
 from indb_tensile.learning.registered_network import RegisteredNetwork
@@ -48,10 +49,12 @@ from indb_tensile.learning.row_weights import WeightOptions, Weights, row_weight
 from indb_tensile.learning.series_report import report_series
 from indb_tensile.learning.splits import Parts, Split
 from indb_tensile.learning.starting_weights import StartingWeights
-from indb_tensile.learning.targets import TargetEncoding, anomaly_target, fit_target, link_function_of
+from indb_tensile.learning.targets import TargetEncoding, anomaly_target, fit_target, link_function_of, pair_target
 from indb_tensile.learning.training_length import FEWEST_VALID_ROWS
+from indb_tensile.learning.two_towers import TwoTowers
 from indb_tensile.learning.weighted_losses import loss_for
 from indb_tensile.request.estimator_rules import check_ensemble, check_targets_of_estimator
+from indb_tensile.request.task_rules import predicts_target
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -134,7 +137,7 @@ def prepare(
     def check_estimate(described: tuple[Column, ...], statistics: Statistics) -> bool:
         estimate = estimate_memory(
             statistics,
-            targets=spec.target_columns,
+            targets=spec.target_columns if predicts_target(spec.task) else (),
             described=described,
             options=checked.options,
             test_size=test_size,
@@ -149,7 +152,7 @@ def prepare(
         require_same_numbers(spec.column_numbers, described, f"{spec.relation.schema}.{spec.relation.name}")
         features = chosen_features(described, spec, checked.options)
         others = _other_columns(checked, [column.name for column in described])
-        return (*features, *spec.target_columns, *others)
+        return tuple(dict.fromkeys((*features, *spec.target_columns, *others)))
 
     table = read(
         connection,
@@ -232,10 +235,14 @@ def assemble(
         spec, target, features = _continue_from(start, spec, target, features)
     texts = texts_of(columns, features, checked.options)
     architecture = resolve_architecture(spec, columns, features, len(train), texts)
-    options = checked.options.embedding() if architectures.embeds(architecture) else checked.options
+    options = checked.options
+    if architectures.embeds(architecture):
+        options = options.embedding(pairs=spec.task is Task.PAIRS)
     preprocessor = _fit_preprocessor(columns, spec, options, target, features, train, table.storage, network)
     if target.anomaly is not None:
         target, preprocessor = _with_anomaly_parts(target, target.anomaly, preprocessor)
+    if target.pair is not None:
+        target, preprocessor = _with_pair_sides(target, target.pair, preprocessor, architecture)
     del columns  # which has copies of the documents' values
     if start is not None:
         preprocessor = start.keep_encoders(preprocessor, spec.preprocess)
@@ -249,7 +256,9 @@ def assemble(
     table.columns.update(learnable.images.columns)
     weights = _weights(table, known, checked.weights, target, parts)
     encoded = encode_parts(table, preprocessor, (train, valid, test), weights, consume=consume)
-    if start is None or features != start.features:
+    if isinstance(module, TwoTowers):
+        module.fit(encoded[0].numbers)
+    elif start is None or features != start.features:
         fit_embeddings(module, encoded[0].numbers)
     if start is not None and features != start.features:
         start.load_into(module, preprocessor)  # again, for the embeddings of the columns that the version knows
@@ -315,12 +324,16 @@ def _completed(
 ) -> dict[str, Any]:
     """Return the architecture with the layout of encoded rows and the digest of a registered network."""
     layout = preprocessor.layout | preprocessor.part_layout | ({} if forecast is None else forecast.recipe.layout)
+    if (pair := preprocessor.target.pair) is not None:
+        layout |= {"item_ranges": list(pair.ranges)}
     digest = {} if network is None else {"digest": network.digest}
     return architectures.with_layout(architecture, layout) | digest
 
 
 def _fit_target(table: TableData, spec: JobSpec, known: Rows, parts: Parts) -> TargetEncoding:
     """Fit the encoding of the target to the rows that have one."""
+    if spec.task is Task.PAIRS:
+        return pair_target(spec.target, spec.target_columns)
     column = table.columns[spec.target]
     if spec.task is Task.ANOMALY:
         return anomaly_target(spec.target, column, spec.hyperparams.get("contamination"))
@@ -431,6 +444,15 @@ def _with_anomaly_parts(
 ) -> tuple[TargetEncoding, Preprocessor]:
     """Return both with the features whose errors add up to a row's score."""
     target = replace(target, anomaly=replace(anomaly, parts=tuple(own.feature for own in preprocessor.parts)))
+    return target, preprocessor.with_target(target)
+
+
+def _with_pair_sides(
+    target: TargetEncoding, pair: PairEncoding, preprocessor: Preprocessor, architecture: Mapping[str, Any]
+) -> tuple[TargetEncoding, Preprocessor]:
+    """Return both with the places of the item in an encoded row, and the width of the vectors."""
+    ranges = item_ranges([(part.feature, part.begin, part.end) for part in preprocessor.parts], pair.items)
+    target = replace(target, pair=replace(pair, ranges=ranges, width=architectures.pair_width(architecture)))
     return target, preprocessor.with_target(target)
 
 

@@ -32,7 +32,7 @@ def single_metric(
         return _of_label(metric, task, outputs, targets, preprocessor, label)
     if task is Task.MULTILABEL:
         return label_metrics(outputs, targets).get(metric, float("nan"))
-    if task in (Task.FORECAST, Task.ANOMALY):
+    if task in (Task.FORECAST, Task.ANOMALY, Task.PAIRS):
         return evaluate(task, outputs, targets, preprocessor).get(metric, float("nan"))
     if task is Task.REGRESSION:
         target = preprocessor.target

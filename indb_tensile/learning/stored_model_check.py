@@ -52,8 +52,8 @@ def check_imported_model(stored: Mapping[str, Any], weights: bytes) -> None:
 
     `weights` is a safetensors file, whose header alone is read here.
     """
-    if stored.get("forecast") or stored.get("task") == "anomaly":
-        raise DatabaseError("a forecast and a model that finds anomalies cannot be imported")
+    if stored.get("forecast") or stored.get("task") in ("anomaly", "pairs"):
+        raise DatabaseError("a forecast and a model of anomalies or of pairs cannot be imported")
     if (stored.get("architecture") or {}).get("type") == "pretrained":
         raise DatabaseError("a model that needs a registered network cannot be imported")
     check_stored_model(stored, _described(weights))

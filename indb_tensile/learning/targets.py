@@ -17,6 +17,7 @@ from indb_tensile.learning.columns import ColumnData, ColumnKind, ColumnRows, Ma
 from indb_tensile.learning.forecast_encoding import QUANTILES, ForecastValues
 from indb_tensile.learning.jsonrows import column_of
 from indb_tensile.learning.moments import FIT_BLOCK_NUMBERS, LARGEST, moments
+from indb_tensile.learning.pair_encoding import PairEncoding
 from indb_tensile.learning.row_storage import MEMORY, RowStorage, positions_where, row_blocks
 from indb_tensile.learning.target_columns import combined, require_columns
 from indb_tensile.learning.target_vectors import finite_rows, fit_labels, fit_values, negative_rows
@@ -51,7 +52,8 @@ class TargetEncoding:
     (target_columns.py); it is empty for a target of one column. A multi-label task has a membership for each label.
     A forecast has packed targets (windows.py), whose meaning is in `forecast`. Anomalies have the errors of
     reconstructed columns as outputs, whose meaning is in `anomaly`, and labels of which true is an anomaly; without a
-    column of labels the name is empty.
+    column of labels the name is empty. Pairs have the vectors of their queries and items as outputs (`pair`), and
+    their items as targets, which follow from encoded rows.
     """
 
     name: str
@@ -67,6 +69,7 @@ class TargetEncoding:
     columns: tuple[str, ...] = ()
     forecast: ForecastValues | None = None
     anomaly: AnomalyScale | None = None
+    pair: PairEncoding | None = None
 
     @property
     def outputs(self) -> int:
@@ -75,11 +78,15 @@ class TargetEncoding:
             return QUANTILES * self.forecast.count
         if self.anomaly is not None:
             return len(self.anomaly.parts)
+        if self.pair is not None:
+            return 2 * self.pair.width
         return max(len(self.values), 1) if self.task is Task.REGRESSION else len(self.labels)
 
     @property
     def source_columns(self) -> tuple[str, ...]:
         """Return the columns of the table that the target is made from."""
+        if self.pair is not None:
+            return self.pair.items
         return self.columns or ((self.name,) if self.name else ())
 
     @property
@@ -138,7 +145,12 @@ class TargetEncoding:
         return combined(parts, self.columns, self.task)
 
     def restore(self, outputs: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-        """Convert regression outputs to the target's own unit: (rows, 1) to (rows,), or several values a row."""
+        """Convert regression outputs to the target's own unit: (rows, 1) to (rows,), or several values a row.
+
+        The value of a pair is the similarity of its query and its item.
+        """
+        if self.pair is not None:
+            return self.pair.similarities(outputs)
         if self.link is LinkFunction.STANDARD:
             return self.decode(outputs)
         with np.errstate(over="ignore"):  # of a network that diverged
@@ -235,6 +247,11 @@ def anomaly_target(name: str, data: ColumnData, contamination: float | None) -> 
     check_target(Task.ANOMALY, f'"{name}"', data.kind.value, f"is of kind {data.kind}")
     scale = AnomalyScale(parts=(), contamination=CONTAMINATION if contamination is None else contamination)
     return TargetEncoding(name=name, task=Task.ANOMALY, kind=data.kind, labels=(False, True), anomaly=scale)
+
+
+def pair_target(name: str, items: tuple[str, ...]) -> TargetEncoding:
+    """Return the target of pairs, whose items these columns describe, before a row is encoded."""
+    return TargetEncoding(name=name, task=Task.PAIRS, kind=ColumnKind.INTEGER, pair=PairEncoding(items=items))
 
 
 def label_text(label: Label) -> str:

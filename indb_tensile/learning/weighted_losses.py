@@ -19,6 +19,7 @@ from indb_tensile.learning.ensemble import Ensemble, EnsembleLoss
 from indb_tensile.learning.forecast_encoding import ForecastValues, PinballLoss
 from indb_tensile.learning.hyperparams import TrainingSettings
 from indb_tensile.learning.tabm import MemberLoss, TabM
+from indb_tensile.learning.two_towers import InBatchSoftmax
 from indb_tensile.request.loss_rules import DEFAULT_LOSSES
 
 
@@ -38,6 +39,8 @@ def loss_for(
         return MemberLoss(loss) if isinstance(module, TabM) else loss
     if task is Task.ANOMALY:
         return ReconstructionLoss()
+    if task is Task.PAIRS:
+        return InBatchSoftmax(settings.batch_size)
     if isinstance(module, Ensemble):
         return EnsembleLoss(loss_of(task, settings, weighted=weighted))
     return loss_of(task, settings, weighted=weighted, members=isinstance(module, TabM))

@@ -54,8 +54,8 @@ HYPERPARAMS: dict[str, str] = {
     "`torch.optim.swa_utils.AveragedModel` with `get_ema_multi_avg_fn`. The average needs as much memory as the "
     "weights. Null: no average; 0.999 suits trainings of thousands of steps.",
     "loss": "What training minimises. Null: `cross_entropy` for classification, `mse` for regression, "
-    "`binary_cross_entropy` of each label for multilabel and `pinball` for forecast, and `reconstruction` for "
-    "anomaly, which have no other. For "
+    "`binary_cross_entropy` of each label for multilabel and `pinball` for forecast, `reconstruction` for "
+    "anomaly and `in_batch_softmax` for pairs, which have no other. For "
     "classification also `focal`, in which a row counts less the more probable its class is already. For regression: "
     "`mse` is the squared error and predicts a mean; `mae` is the absolute error and predicts a median; `huber` is "
     "squared up to an error of one standard deviation of the target, and linear beyond; `quantile` predicts a "
@@ -109,6 +109,8 @@ ARCHITECTURES: dict[str, str] = {
     "wide_and_deep": "A linear model and fully connected layers, added up (Cheng and others 2016).",
     "autoencoder": "For anomalies: reconstructs the columns of a row from a narrow layer in its middle (Hinton and "
     "Salakhutdinov 2006). `auto` chooses it for anomalies.",
+    "two_towers": "For pairs: a network for the query and one for the item, whose vectors are near where both go "
+    "together (Huang and others 2013). `auto` chooses it for pairs.",
     "window_mlp": "For forecasts: residual blocks over a whole window, added to a learned mean of simple "
     "forecasts (as in N-BEATS, Oreshkin and others 2020, and TiDE, Das and others 2023). `auto` chooses it for a "
     "forecast.",
@@ -199,6 +201,11 @@ ARCHITECTURE: dict[str, str] = {
         ("widths", "divisors"),
         "Follows from the columns. Null: counted from them; any other numbers are refused.",
     ),
+    "two_towers.width": "Length of the vector of a query and of an item.",
+    "temperature": "What the cosine of the two vectors is divided by in the loss: a low one tells near items apart. "
+    "Null: learned, from 0.07 on.",
+    "item_ranges": "Where the numbers of the item are in a row. Null: follows from the columns of the target; any "
+    "other numbers are refused.",
     "dlinear.kernel": "Steps of the moving average.",
     "tcn.channels": "Channels of each convolution; each doubles the dilation of the one before.",
     "tcn.kernel": "Steps that a convolution sees, at its dilation.",
@@ -358,6 +365,10 @@ FORECAST: dict[str, str] = {
 METRICS: dict[str, str] = {
     "reconstruction_error": "The mean squared error of the reconstructed columns of a row, in standard deviations.",
     "average_precision": "The mean of the precision at each anomaly, in the order of the scores: needs labels.",
+    "mrr": "The mean of 1 / rank, where rank is that of a row's item among the items of all rows, by the similarity "
+    "with the row's query. Higher is better.",
+    "recall_at_1": "The share of rows whose item is ranked first. Higher is better.",
+    "recall_at_10": "The share of rows whose item is among the first ten. Higher is better.",
     "mase": "The mean absolute error by that of the seasonal naive forecast of one step in the training steps of the "
     "same series (Hyndman and Koehler 2006): below 1 is better than that.",
     "smape": "The mean of 2 |y - f| / (|y| + |f|), where y is the value and f its forecast.",

@@ -6,7 +6,7 @@ The rules need the first bytes of a value only: nothing here decodes an image.
 from typing import Any
 
 from ..errors import RequestError
-from .network_rules import TABLE_ARCHITECTURES
+from .network_rules import PAIR_ARCHITECTURES, TABLE_ARCHITECTURES
 from .parameter_rules import Json
 
 IMAGE = "image"  # the encoding, and the kind of a column of bytea
@@ -38,7 +38,7 @@ def format_of(head: bytes) -> str | None:
 
 def image_kinds() -> tuple[str, ...]:
     """Return the networks that read images."""
-    return ("auto", "cnn", "resnet", "vit", "mlp", "layers", *TABLE_ARCHITECTURES)
+    return ("auto", "cnn", "resnet", "vit", "mlp", "layers", *TABLE_ARCHITECTURES, *PAIR_ARCHITECTURES)
 
 
 def check_images(architecture: Json, preprocess: Json, images: int, others: int, hyperparams: Json) -> None:

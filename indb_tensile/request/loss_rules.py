@@ -9,6 +9,7 @@ LOSSES: dict[str, tuple[str, ...]] = {
     "multilabel": ("binary_cross_entropy",),
     "forecast": ("pinball",),
     "anomaly": ("reconstruction",),
+    "pairs": ("in_batch_softmax",),
 }
 DEFAULT_LOSSES = {task: names[0] for task, names in LOSSES.items()}
 # For each of these hyper-parameters, the only loss that has it, and its value if the request leaves it out.

@@ -40,6 +40,10 @@ _TOKEN_LAYOUT: dict[str, Rule] = {
 # What each column of a row has become: how many numbers, and by what the sum of their errors is divided.
 _PART: Rule = {"type": "integers", "minimum": 1, "maximum": 2147483647, "length": [0, 10000], "default": None}
 _PART_LAYOUT: dict[str, Rule] = {"widths": _PART, "divisors": _PART}
+# Where a row has the numbers of the item of a pair: the first one of each range, and the one behind its last.
+_SIDE_LAYOUT: dict[str, Rule] = {
+    "item_ranges": {"type": "integers", "minimum": 0, "maximum": 2147483647, "length": [2, 4000], "default": None},
+}
 # Channels, height and width of each column of images.
 _IMAGE_LAYOUT: dict[str, Rule] = {
     "images": {"type": "integers", "minimum": 1, "maximum": 1024, "length": [0, 192], "default": None},
@@ -158,6 +162,16 @@ ARCHITECTURES: dict[str, dict[str, Rule]] = {
         "activation": _ACTIVATION,
         **_PART_LAYOUT,
     },
+    "two_towers": {
+        "width": {"type": "integer", "minimum": 1, "maximum": 4096, "default": 64},
+        "hidden": _WIDTHS | {"default": [128]},
+        "temperature": {"type": "number", "minimum": 0.01, "maximum": 100, "default": None},
+        "activation": _ACTIVATION,
+        "dropout": _TABLE_DROPOUT,
+        **_EMBEDDINGS,
+        "embedding_width": {"type": "integer", "minimum": 1, "maximum": 1024, "default": 32},
+        **_SIDE_LAYOUT,
+    },
     "window_mlp": {
         "width": {"type": "integer", "minimum": 1, "maximum": MOST_UNITS, "default": 64},
         "blocks": {"type": "integer", "minimum": 1, "maximum": 64, "default": 2},
@@ -212,15 +226,20 @@ ARCHITECTURES: dict[str, dict[str, Rule]] = {
 }
 IMAGE_ARCHITECTURES = ("resnet", "vit")  # modules of their own; `cnn` stands for a list of layers
 ESTIMATORS = ("boosting", "linear")  # models of scikit-learn, fitted on the processor: they take no device memory
+ANOMALY_ARCHITECTURES = ("autoencoder",)
+PAIR_ARCHITECTURES = ("two_towers",)
 # Networks that are no ensemble of several members already.
 ENSEMBLE_ARCHITECTURES = tuple(
-    kind for kind, rules in ARCHITECTURES.items() if kind not in ("tabm", "pretrained", *ESTIMATORS)
+    kind
+    for kind, rules in ARCHITECTURES.items()
+    if kind not in ("tabm", "pretrained", *PAIR_ARCHITECTURES, *ESTIMATORS)
 )
-ANOMALY_ARCHITECTURES = ("autoencoder",)
 FORECAST_ARCHITECTURES = tuple(kind for kind, rules in ARCHITECTURES.items() if "horizon" in rules)
 EMBEDDING_ARCHITECTURES = tuple(kind for kind, rules in ARCHITECTURES.items() if "number_embedding" in rules)
-# Those that need no registered network.
-TABLE_ARCHITECTURES = tuple(kind for kind in EMBEDDING_ARCHITECTURES if kind != "pretrained")
+# Those that predict from a row, and need no registered network.
+TABLE_ARCHITECTURES = tuple(
+    kind for kind in EMBEDDING_ARCHITECTURES if kind not in ("pretrained", *PAIR_ARCHITECTURES)
+)
 _UNITS: Rule = {"type": "integer", "minimum": 1, "maximum": MOST_UNITS}
 _KERNEL: Rule = {"type": "integer", "minimum": 1, "maximum": 63}
 _PADDING: Rule = {"type": "integer", "minimum": 0, "maximum": 31}
@@ -350,6 +369,7 @@ LAYOUT_PARAMETERS = (
     *WINDOW_LAYOUT,
     "images",
     *_PART_LAYOUT,
+    *_SIDE_LAYOUT,
 )  # follow from the columns of the table, and are no user's choice
 _SHAPING = (  # the parameters that decide the shapes of weights
     *("hidden", "channels", "kernel", "depth", "batch_norm", "members", "width", "blocks", "crosses"),

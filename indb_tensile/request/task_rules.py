@@ -8,7 +8,7 @@ from ..errors import RequestError
 from .abbreviation import shown
 from .near_names import did_you_mean
 
-TASKS = ("classification", "regression", "multilabel", "forecast", "anomaly")
+TASKS = ("classification", "regression", "multilabel", "forecast", "anomaly", "pairs")
 # The kinds of columns that a task can predict. Of arrays, "flags" is one of booleans, "integers" one of integers,
 # "labels" one of texts or enums, and "array" any other one of numbers.
 TARGET_KINDS: dict[str, tuple[str, ...]] = {
@@ -17,6 +17,7 @@ TARGET_KINDS: dict[str, tuple[str, ...]] = {
     "multilabel": ("labels", "flags", "integers"),
     "forecast": ("integer", "float"),
     "anomaly": ("boolean", "integer"),  # labels, which judge and do not train
+    "pairs": (),  # whatever a feature may be: the columns of the item are not predicted
 }
 # The kinds of columns of which a target may have several.
 _COMBINED_KINDS = {
@@ -50,6 +51,7 @@ METRICS: dict[str, tuple[str, ...]] = {
     ),
     "forecast": ("mase", "mae", "rmse", "smape", "pinball"),
     "anomaly": ("reconstruction_error", "roc_auc", "average_precision"),
+    "pairs": ("mrr", "recall_at_1", "recall_at_10"),
 }
 
 
@@ -109,6 +111,11 @@ def target_names(target: str) -> list[str]:
             hint="Combine them to an array in a view or in tensile_train_query, and name the array.",
         )
     return [str(name) for name in names]
+
+
+def predicts_target(task: str) -> bool:
+    """Return whether the columns of the target are predicted, and are no features: those of an item are both."""
+    return task != "pairs"
 
 
 def check_named_targets(target: str, columns: Sequence[str]) -> None:

@@ -9,7 +9,7 @@ from ..request.column_types import unusable_reason
 from ..request.feature_rules import check_features
 from ..request.request_fields import read_names
 from ..request.split_rules import withheld_column
-from ..request.task_rules import target_columns
+from ..request.task_rules import predicts_target, target_columns
 from .spi import Json, Plpy, literal
 from .training_table import Table, TableColumn, refuse_unusable
 
@@ -40,7 +40,21 @@ def choose_features(
     return features if features is None else [column.name for column in used], exclude
 
 
+def check_item(plpy: Plpy, table: Table, items: Sequence[str], documents: Collection[str]) -> None:
+    """Refuse columns of an item of pairs that a network cannot learn from, all together."""
+    columns = [table.column(name, "target") for name in items]
+    refuse_unusable(table, _reasons(columns, documents, _unique_uuids(plpy, table, columns)))
+
+
 def used_columns(table: Table, spec: Json) -> list[TableColumn]:
+    """Return the columns that a network of this specification reads: the features, and the columns of an item."""
+    features = _feature_columns(table, spec)
+    if predicts_target(spec["task"]):
+        return features
+    return [column for column in table.columns if column in features or column.name in target_columns(spec)]
+
+
+def _feature_columns(table: Table, spec: Json) -> list[TableColumn]:
     """Return the feature columns of a specification.
 
     The column that decides about the split is a feature only if `features` names it; the weight is none.

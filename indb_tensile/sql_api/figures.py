@@ -46,6 +46,11 @@ def figure(plpy: Plpy, request: Json) -> Json:
             f'model "{name}" finds anomalies, and has no {kind.replace("_", " ")}',
             hint=f"See its metrics: select * from tensile_evaluate({literal(name)}).",  # noqa: S608 - a hint
         )
+    if version["task"] == "pairs":
+        raise RequestError(
+            f'model "{name}" learns pairs, and has no {kind.replace("_", " ")}',
+            hint=f"See its metrics: select * from tensile_evaluate({literal(name)}).",  # noqa: S608 - a hint
+        )
     if version["task"] == "regression" and kind in CLASS_FIGURES:
         raise RequestError(
             f'model "{name}" predicts "{version["target"]}" as a number, and has no {kind.replace("_", " ")}',

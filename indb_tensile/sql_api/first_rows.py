@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..request.preprocess_rules import PATH_KINDS, path_steps
-from ..request.task_rules import target_columns
+from ..request.task_rules import predicts_target, target_columns
 from .feature_columns import used_columns
 from .refusals import DATA, RefusalError
 from .spi import Json, Plpy, Row, fetch, literal
@@ -29,7 +29,8 @@ def check_rows(plpy: Plpy, table: Table, spec: Json) -> None:
 
     Only the first rows are checked.
     """
-    names = () if spec["task"] == "anomaly" else target_columns(spec)  # labels of anomalies may be NULL, or all equal
+    # Labels of anomalies may be NULL, or all equal, and the columns of an item are read as features are.
+    names = () if spec["task"] in ("anomaly", "pairs") else target_columns(spec)
     targets = [table.column(name, "target") for name in names]
     arrays = [column for column in used_columns(table, spec) if column.kind == "array"]
     if targets and _is_vector(targets[0], spec):
@@ -86,7 +87,7 @@ def read_statistics(plpy: Plpy, table: Table, spec: Json) -> tuple[list[Json], i
     The service needs both to build the network.
     """
     source = table.source
-    targets = [table.column(name, "target") for name in target_columns(spec)]
+    targets = [table.column(name, "target") for name in target_columns(spec) if predicts_target(spec["task"])]
     if targets and targets[0].kind == "array" and not _is_vector(targets[0], spec):
         targets = [replace(targets[0], kind="labels")]
     used = [*_with_paths(used_columns(table, spec), spec), *targets]

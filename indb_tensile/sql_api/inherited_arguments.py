@@ -15,7 +15,7 @@ from ..request.estimator_rules import is_estimator, of_networks
 from ..request.loss_rules import fits_task
 from ..request.network_rules import ENSEMBLE_ARCHITECTURES
 from ..request.rank_rules import EXACT
-from ..request.task_rules import METRICS
+from ..request.task_rules import METRICS, predicts_target
 from .spi import Json, Plpy
 from .training_arguments import architecture
 from .training_table import Table
@@ -64,6 +64,8 @@ def fitting_task(plpy: Plpy, request: Json, last: LastRun, target: TrainingTarge
         return last
     if previous_target != target.name:
         return last.without("task")
+    if task == "pairs":
+        return last
     if task == "forecast":
         return last if len(target.columns) > 1 or target.kind in _KINDS_OF_TASK[task] else last.without("task")
     kinds = (last.target_kind,) if last.target_kind else _KINDS_OF_TASK[task]
@@ -204,7 +206,7 @@ def _misfit_columns(names: Any, table: Table, target: TrainingTarget, task: str)
     absent = [name for name in names if name not in known]
     if absent:
         return f"{table} has no column {_listed(absent)}"
-    targets = [name for name in target.names if name in names]
+    targets = [name for name in target.names if name in names and predicts_target(task)]
     return f"{_listed(targets)} is the target now" if targets else ""
 
 

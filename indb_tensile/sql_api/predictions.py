@@ -8,7 +8,8 @@ from typing import Any
 
 from ..errors import RequestError
 from ..request.abbreviation import shown
-from ..request.request_fields import read_choice, read_integer, read_model_name
+from ..request.pair_rules import check_side
+from ..request.request_fields import read_choice, read_integer, read_model_name, read_text
 from . import service_connection
 from .refusals import INVALID_TEXT, TOO_MUCH, RefusalError
 from .row_features import with_features
@@ -16,6 +17,7 @@ from .spi import Json, Plpy, Row
 from .version_lookup import known_version
 
 _PREDICTIONS = ("value", "label", "labels", "proba", "vector", "values", "embedding")
+_EMBEDDING = "embedding"
 FORMS = ("value", "record", "literal")
 _BRACES = str.maketrans("{}", "[]")
 _PART_ROWS = 4096  # rows of one request to the service: bounds the size of its answer
@@ -32,7 +34,7 @@ def predict(plpy: Plpy, request: Json) -> Json:
     says where the rows came from: a record whose fields have no names, a literal (JSON or an array), or any other
     value.
     """
-    name, kind = read_model_name(request), read_choice(request, "kind", _PREDICTIONS, "value")
+    name, (kind, side) = read_model_name(request), _kind(request)
     form = read_choice(request, "form", FORMS, "value")
     first_row = read_integer(request, "first_row")
     version, statement = known_version(plpy, name, read_integer(request, "version"))
@@ -46,7 +48,7 @@ def predict(plpy: Plpy, request: Json) -> Json:
     part_request: Json = {"verb": "predict", "version": version["version_id"], "kind": kind}
     if form == "record":
         part_request["unnamed"] = True
-    if version["measure_drift"]:
+    if version["measure_drift"] and side is None:  # a row of one side lacks the inputs of the other one
         part_request["measured"] = True
     for positions, part in _parts(encoded):
         try:
@@ -58,6 +60,16 @@ def predict(plpy: Plpy, request: Json) -> Json:
         for position, value in zip(positions, answer["values"], strict=True):
             values[position] = storable(value)
     return {"values": values, "version": version["number"]}
+
+
+def _kind(request: Json) -> tuple[str, str | None]:
+    """Return the kind of answer, and the side of pairs that an embedding is of, if the request names one."""
+    kind = read_text(request, "kind") or "value"
+    if kind.endswith(f"/{_EMBEDDING}"):
+        side = kind.removesuffix(f"/{_EMBEDDING}")
+        check_side(side)
+        return f"{side}_{_EMBEDDING}", side
+    return read_choice(request, "kind", _PREDICTIONS, "value"), None
 
 
 def _advise(plpy: Plpy, statement: str) -> None:

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from ..errors import RequestError
 from ..request.column_types import KIND_OF_TYPE
 from ..request.copyable_relation import COLUMNS
+from ..request.pair_rules import check_side
 from ..request.request_fields import read_integer, read_model_name, read_names, read_text
 from . import service_connection
 from .refusals import DENIED, MISSING_COLUMN, NOT_READY, TOO_MUCH, RefusalError
@@ -101,16 +102,18 @@ def predict_table(plpy: Plpy, request: Json) -> Json:
             "no relation is given", hint="Name one: select * from tensile_predict_table('model', 'table')."
         )
     kind = "table_proba" if request.get("with_probabilities") is True else "table"
+    side = read_text(request, "side")
+    check_side(side)
     if request.get("embedding") is True:
-        kind = "table_embedding"
+        kind = "table_embedding" if side is None else f"table_{side}_embedding"
     source, columns = _relation(plpy, oid)
-    features = describe_version(plpy, model, version, source, columns)["features"]
+    features = describe_version(plpy, model, version, source, columns, side)["features"]
     computes = version["transform"] is not None
     key = key_columns(plpy, oid, source, columns, read_names(request, "keys"))
     # A version that computes features takes rows as JSON.
     binary = not computes and all(kinds_agree(columns[feature["name"]], feature["kind"]) for feature in features)
     service_request: Json = {"verb": "predict", "version": version["version_id"], "kind": kind}
-    if version["measure_drift"]:
+    if version["measure_drift"] and side is None:  # a row of one side lacks the inputs of the other one
         service_request["measured"] = True
     names = raw_columns(version, [feature["name"] for feature in features])
     if binary:
@@ -374,9 +377,12 @@ def named_columns(plpy: Plpy, oid: int) -> dict[str, Row]:
     return {row["name"]: row for row in fetch(plpy, COLUMNS, oid)}
 
 
-def describe_version(plpy: Plpy, model: str, version: Row, source: str, columns: Mapping[str, Row]) -> Json:
-    """Return the service's description of a version. Refuses a relation that lacks a feature."""
-    described: Json = service_connection.ask(plpy, {"verb": "features", "version": version["version_id"]})
+def describe_version(
+    plpy: Plpy, model: str, version: Row, source: str, columns: Mapping[str, Row], side: str | None = None
+) -> Json:
+    """Return the service's description of a version, or of one side. Refuses a relation that lacks a feature."""
+    own: Json = {"verb": "features", "version": version["version_id"]}
+    described: Json = service_connection.ask(plpy, own if side is None else own | {"side": side})
     needed = raw_columns(version, [feature["name"] for feature in described["features"]])
     absent = [name for name in needed if name not in columns]
     if absent:

@@ -18,15 +18,22 @@ _USUAL_NAMES = ("target", "label", "class", "y")
 def choose_target(request: Json, before: Json, table: Table) -> TrainingTarget:
     """Return what to predict: what the request names, what the last run did, or the only column of a usual name.
 
-    Anomalies need no target: a column that is named has labels, by which scores are judged.
+    Anomalies need no target: a column that is named has labels, by which scores are judged. The target of pairs is
+    what describes an item.
     """
-    named = read_text(request, "target")
+    named, task = read_text(request, "target"), read_choice(request, "task", TASKS, before.get("task"))
     if named is not None:
         return _of_columns(table, [table.column(name, "target") for name in _named(named, table)])
     if (last := before.get("target")) is not None:
         return _of_columns(table, [_inherited_target(table, name) for name in _named(last, table)])
-    if read_choice(request, "task", TASKS, before.get("task")) == "anomaly":
+    if task == "anomaly":
         return TrainingTarget(columns=())
+    if task == "pairs":
+        raise RequestError(
+            f"no target is given for {table}, and task pairs needs the columns of the item",
+            hint="Name them with target => '...', or several as a list: target => '[\"product\", \"brand\"]'. The "
+            f"features describe the query. Columns: {table.names}.",
+        )
     usual = [column for column in table.columns if column.name in _USUAL_NAMES]
     if len(usual) != 1:
         names = " and ".join(column.name for column in usual)
@@ -46,6 +53,8 @@ def choose_task(plpy: Plpy, request: Json, before: Json, table: Table, target: T
     if task is None:
         task, reason = _task_by_type(plpy, table, target)
         plpy.notice(f"task is {task}, as target {_quoted(target)} {reason}")
+    if task == "pairs":
+        return task
     if len(target.columns) > 1:
         check_target_columns(task, {column.name: column.kind for column in target.columns})
         if task == "forecast":

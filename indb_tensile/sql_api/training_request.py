@@ -10,6 +10,7 @@ from ..request.estimator_rules import check_ensemble, check_estimator, check_tar
 from ..request.hyperparam_rules import check_schedule
 from ..request.job_rules import DEPLOY, check_depends_on, check_max_runtime
 from ..request.loss_rules import check_loss
+from ..request.pair_rules import check_pair_encodings, check_pairs
 from ..request.rank_rules import check_devices
 from ..request.request_fields import read_choice, read_integer, read_key, read_model_name, read_text
 from ..request.split_rules import TABLE_OPTIONS, deciding_column
@@ -18,7 +19,7 @@ from ..request.token_rules import check_tokens
 from . import service_connection, training_arguments
 from .anomaly_columns import check_columns
 from .data_warnings import warn_about_features
-from .feature_columns import choose_features, used_columns
+from .feature_columns import check_item, choose_features, used_columns
 from .feature_expressions import add_features, drop_view, naming_features, refuse_roles
 from .first_rows import check_rows, read_statistics
 from .forecast_columns import check_combination, choose_forecast
@@ -67,7 +68,7 @@ def enqueue(plpy: Plpy, request: Json, last: LastRun | None = None, complete: Co
     if complete is not None:
         complete(spec, table)
     transform = spec.get("transform")
-    if spec["task"] != "forecast":
+    if spec["task"] not in ("forecast", "pairs"):  # the item follows from the query on purpose
         with naming_features(plpy, table, transform), callers_path(plpy, _search_path(request)):
             warn_about_features(plpy, table, spec)
     priority = training_arguments.priority(request)
@@ -173,6 +174,8 @@ def _resolve_columns(
     else:
         with callers_path(plpy, _search_path(request)):
             features, exclude = choose_features(plpy, request, before, table, target.names, documents)
+            if task == "pairs":
+                check_item(plpy, table, target.names, documents)
     spec = {
         "model": name,
         "relation": {"oid": table.oid, "schema": table.schema, "name": table.name},
@@ -195,6 +198,7 @@ def _resolve_columns(
     spec |= {name: part for name, part in optional.items() if part is not None}
     check_combination(request, spec)
     check_anomaly(request, spec)
+    check_pairs({**request, "transform": transform}, spec)
     check_loss(spec["hyperparams"], task)
     check_weight_column(table, spec)
     spec["split"] = choose_split_column(plpy, request, table, spec)
@@ -205,6 +209,8 @@ def _resolve_columns(
         spec["preprocess"] = training_arguments.preprocess(request, before, table, used_columns(table, spec))
     if task == "anomaly":
         check_columns(table, spec)
+    if task == "pairs":
+        check_pair_encodings(spec["preprocess"])
     devices = check_devices(request.get("devices"), spec)
     if devices > 1:
         spec["devices"] = devices

@@ -225,6 +225,7 @@ create table tensile.trial_results (
 alter type tensile.task add value 'multilabel';
 alter type tensile.task add value 'forecast';
 alter type tensile.task add value 'anomaly';
+alter type tensile.task add value 'pairs';
 alter type tensile.job_phase add value 'paused';
 alter type tensile.job_phase add value 'parked';
 alter type tensile.job_phase add value 'predicting';

@@ -208,7 +208,10 @@ def test_users_may_call_only_known_security_definer_functions(database: Database
     ("change", "fault"),
     [
         ({"deploy": "now"}, 'deploy is "now", not if_better, always or never'),
-        ({"task": "poetry"}, 'task is "poetry", not classification, regression, multilabel, forecast or anomaly'),
+        (
+            {"task": "poetry"},
+            'task is "poetry", not classification, regression, multilabel, forecast, anomaly or pairs',
+        ),
         ({"memory_limit_bytes": -1}, "memory_limit_bytes is -1, not a whole number above 0"),
         ({"memory_limit_bytes": "1"}, '"memory_limit_bytes" is string, not number'),
         ({"max_runtime_s": 0}, "max_runtime_s is 0, not a whole number from 1 to 2147483647"),

@@ -64,7 +64,7 @@ def trained(cluster: Cluster, template: str) -> Iterator[Service]:
 
 
 # The pages that train most. By day the page of functions, and tests of each subject, run such statements.
-LONG = {f"docs/user/{name}.md" for name in ("networks", "search", "training")}
+LONG = {f"docs/user/{name}.md" for name in ("networks", "pairs", "search", "training")}
 
 
 @pytest.mark.parametrize(

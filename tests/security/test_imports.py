@@ -49,6 +49,7 @@ def alice(database: Database) -> Any:
         {"architecture": '{"hidden": [4]}'},
         {"task": "forecast"},
         {"task": "anomaly"},
+        {"task": "pairs"},
         {"size": 2 << 30},
         {"digest": None},
     ],

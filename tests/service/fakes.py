@@ -89,7 +89,7 @@ class Echo(Unevaluated):
     def table_answer(self, entries: Sequence[Any], kind: str) -> dict[str, str | None]:
         return {"values": str(entries), "labels": None, "probabilities": None, "targets": None}
 
-    def features(self) -> Sequence[tuple[str, str]]:
+    def features(self, side: str | None = None) -> Sequence[tuple[str, str]]:
         return [("a", "number")]
 
     def forecast(self) -> None:

@@ -43,7 +43,7 @@ class SumModel(Unevaluated):
     def table_answer(self, entries: Sequence[Any], kind: str) -> dict[str, str | None]:
         return {}
 
-    def features(self) -> Sequence[tuple[str, str]]:
+    def features(self, side: str | None = None) -> Sequence[tuple[str, str]]:
         return []
 
     def forecast(self) -> None:

@@ -29,7 +29,7 @@ class FailingModel(Unevaluated):
     def table_answer(self, entries: Sequence[Any], kind: str) -> dict[str, str | None]:
         return {}
 
-    def features(self) -> Sequence[tuple[str, str]]:
+    def features(self, side: str | None = None) -> Sequence[tuple[str, str]]:
         return ()
 
     def forecast(self) -> None:
@@ -49,7 +49,7 @@ class ShortModel(Unevaluated):
     def table_answer(self, entries: Sequence[Any], kind: str) -> dict[str, str | None]:
         return {}
 
-    def features(self) -> Sequence[tuple[str, str]]:
+    def features(self, side: str | None = None) -> Sequence[tuple[str, str]]:
         return ()
 
     def forecast(self) -> None:
@@ -217,7 +217,7 @@ class TimedModel(Unevaluated):
     def table_answer(self, entries: Sequence[Any], kind: str) -> dict[str, str | None]:
         return {}
 
-    def features(self) -> Sequence[tuple[str, str]]:
+    def features(self, side: str | None = None) -> Sequence[tuple[str, str]]:
         return ()
 
     def forecast(self) -> None:
@@ -331,7 +331,7 @@ class ThreadNamingModel(Unevaluated):
     def table_answer(self, entries: Sequence[Any], kind: str) -> dict[str, str | None]:
         return {}
 
-    def features(self) -> Sequence[tuple[str, str]]:
+    def features(self, side: str | None = None) -> Sequence[tuple[str, str]]:
         return ()
 
     def forecast(self) -> None:

@@ -144,7 +144,7 @@ _NO_SUCH_COLUMN = f"The columns are {_COLUMNS}."
                 "22023",
                 'unknown task "guessing"',
                 None,
-                "Known: classification, regression, multilabel, forecast, anomaly.",
+                "Known: classification, regression, multilabel, forecast, anomaly, pairs.",
             ),
         ),
         (

@@ -36,14 +36,18 @@ class AnswerRows:
         self._target = predictor.preprocessor.target
         self._task = predictor.task
         self._skips = predictor.preprocessor.skips
-        self._with_probabilities = with_probabilities and predictor.task not in (Task.REGRESSION, Task.ANOMALY)
+        self._with_probabilities = with_probabilities and predictor.task not in (
+            Task.REGRESSION,
+            Task.ANOMALY,
+            Task.PAIRS,
+        )
         if predictor.task is Task.CLASSIFICATION:
             self._classes = _classes(self._target.names, self._target.numbers)
 
     @property
     def columns(self) -> tuple[str, ...]:
         """Return the columns of the answer that are written. The others are NULL."""
-        if self._task is Task.REGRESSION:
+        if self._task in (Task.REGRESSION, Task.PAIRS):
             return ("targets",) if self._target.values else ("value",)
         own = ("label",) if self._task is Task.MULTILABEL else ("value", "label")
         return (*own, "probabilities") if self._with_probabilities else own
@@ -79,7 +83,7 @@ class AnswerRows:
             return (
                 [*sets, self._probability_cells(label_probabilities(outputs))] if self._with_probabilities else sets
             )
-        if self._task is Task.REGRESSION:
+        if self._task in (Task.REGRESSION, Task.PAIRS):
             numbers = np.empty(len(outputs), _NUMBER)
             numbers["length"], numbers["value"] = 8, self._target.restore(outputs)
             return [numbers.view(np.uint8).reshape(len(outputs), _NUMBER.itemsize)]

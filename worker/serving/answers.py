@@ -28,13 +28,24 @@ from indb_tensile.learning.preprocessor import NUMBERS
 from indb_tensile.learning.probability_texts import probability_texts, value_texts
 from indb_tensile.learning.row_columns import columns_of_rows
 from indb_tensile.learning.shapley_values import ShapleyGame, shapley_game
+from indb_tensile.learning.side_vectors import targets_of
 from indb_tensile.learning.single_label import LABEL_METRICS
 from indb_tensile.learning.single_metric import single_metric
 from indb_tensile.request.abbreviation import shown
 from indb_tensile.request.figure_rules import CLASS_FIGURES, METRIC_OF_LABEL, check_bins
 from indb_tensile.request.task_rules import check_metric
 
-from .requests import TABLE_KINDS, Figure, FigureOptions, NextSteps, PredictionKind, RowError
+from .answer_forms import AnswerForm, answer_forms
+from .requests import (
+    EMBEDDING_KINDS,
+    SIDE_OF_KIND,
+    TABLE_KINDS,
+    Figure,
+    FigureOptions,
+    NextSteps,
+    PredictionKind,
+    RowError,
+)
 
 SCORE = "score"  # used beside PredictionKind, but never requested by a client: the scores that an evaluation stores
 INPUT = "input"  # likewise: the encoded row
@@ -85,7 +96,7 @@ class Answers:
 
     def __init__(self, predictor: ModelPredictor) -> None:
         self._predictor = predictor
-        self._forms = _forms(predictor)
+        self._forms = answer_forms(predictor)
 
     def predict_rows(self, rows: Sequence[Any], kind: str) -> list[Any]:
         """Return one answer per row. Raises RequestError if the model has no answer of this kind.
@@ -101,10 +112,10 @@ class Answers:
             return self._compute_located(self._encode, rows)
         if isinstance(rows, EncodedRows):
             return list(self._predictor.outputs(rows.array()))
-        if kind == PredictionKind.EMBEDDING:
-            return self._compute_located(self._embeddings, rows)
-        if kind == PredictionKind.TABLE_EMBEDDING:
-            embedded = self._compute_located(self._embeddings, rows)
+        if kind in EMBEDDING_KINDS:
+            embedded = self._compute_located(partial(self._embeddings, side=SIDE_OF_KIND.get(kind)), rows)
+            if kind not in TABLE_KINDS:
+                return embedded
             return [None if own is None else _numbers_text(own) for own in embedded]
         if kind in TABLE_KINDS:
             with_probabilities = kind == PredictionKind.TABLE_PROBA
@@ -117,15 +128,19 @@ class Answers:
             raise type(form)(form.message, hint=form.hint)
         return self._formed(self._compute_located(self._predictor.predict_rows, rows), form)
 
-    def _formed(self, predictions: Sequence[Prediction], form: "_Form") -> list[Any]:
+    def _formed(self, predictions: Sequence[Prediction], form: AnswerForm) -> list[Any]:
         """Return the answers, None for a row whose image cannot be read."""
         if self._predictor.preprocessor.skips:
             return [None if math.isnan(each.vector[0]) else form(each) for each in predictions]
         return [form(prediction) for prediction in predictions]
 
-    def features(self) -> Sequence[tuple[str, str]]:
-        """Return the names of the columns that a row needs, and their kinds. All numbers have one kind."""
-        kinds = self._predictor.preprocessor.feature_kinds
+    def features(self, side: str | None = None) -> Sequence[tuple[str, str]]:
+        """Return the names of the columns that a row needs, and their kinds. All numbers have one kind.
+
+        With `side` it is a row of one side of pairs. Raises RequestError for a model without sides.
+        """
+        preprocessor = self._predictor.preprocessor
+        kinds = preprocessor.feature_kinds if side is None else self._predictor.side(side).feature_kinds
         return [(name, "number" if kind in NUMBERS else kind.value) for name, kind in kinds.items()]
 
     def input_columns(self, rows: Sequence[Any], features: Sequence[str]) -> Columns:
@@ -154,8 +169,12 @@ class Answers:
         total = added(parts if own is None else [*parts, own])
         return {"sums": [] if total is None else total.to_json(), "metrics": {} if total is None else total.metrics()}
 
-    def _embeddings(self, rows: Sequence[Any]) -> list[list[float] | None]:
+    def _embeddings(self, rows: Sequence[Any], side: str | None) -> list[list[float] | None]:
         """Return the representation of each row, None for a row whose image cannot be read."""
+        if side is not None:
+            vectors = self._predictor.side(side)(rows)
+            unread = np.isnan(vectors[:, 0])
+            return [None if lacking else own for own, lacking in zip(vectors.tolist(), unread, strict=True)]
         x = self._predictor.transform(rows)
         embedded: list[list[float] | None] = self._predictor.embeddings(x).tolist()
         if self._predictor.preprocessor.skips:
@@ -185,9 +204,9 @@ class Answers:
         if None in entries:
             return self._answer_with_gaps(entries, kind)
         nothing = {"values": None, "labels": None, "probabilities": None, "targets": None}
-        if target.values or kind == PredictionKind.TABLE_EMBEDDING:
+        if target.values or kind in EMBEDDING_KINDS:
             return nothing | {"targets": f"[{','.join(entries)}]"}
-        if self._predictor.task is Task.REGRESSION:
+        if self._predictor.task in (Task.REGRESSION, Task.PAIRS):
             return nothing | {"values": f"{{{_numbers_text(entries)[1:-1]}}}"}
         with_probabilities = kind == PredictionKind.TABLE_PROBA
         places = [place for place, _ in entries] if with_probabilities else entries
@@ -234,6 +253,11 @@ class Answers:
                 f"the model finds anomalies, and has no {figure.replace('_', ' ')}",
                 hint="Ask for its metrics with tensile_evaluate(...), and for what is odd about a row with "
                 "tensile_explain_prediction(...).",
+            )
+        if task is Task.PAIRS and figure is not Figure.METRICS:
+            raise RequestError(
+                f"the model learns pairs, and has no {figure.replace('_', ' ')}",
+                hint="Ask for its metrics with tensile_evaluate(...).",
             )
         number = task is Task.REGRESSION and not target.values
         if (figure in CLASS_FIGURES and task is Task.REGRESSION) or (figure is Figure.LABEL_METRICS and number):
@@ -308,7 +332,7 @@ class Answers:
         target = self._predictor.preprocessor.target
         if target.values:
             return value_texts(target, target.restore(outputs))
-        if self._predictor.task is Task.REGRESSION:
+        if self._predictor.task in (Task.REGRESSION, Task.PAIRS):
             return list(target.restore(outputs).tolist())
         if target.anomaly is not None:
             scores = target.anomaly.scores(outputs)
@@ -370,7 +394,7 @@ class Answers:
         if target.values:
             place = 0 if label is None else target.values.index(label)
             label, values = target.values[place], target.restore(outputs)[:, place]
-        elif self._predictor.task is Task.REGRESSION:
+        elif self._predictor.task in (Task.REGRESSION, Task.PAIRS):
             values = target.restore(outputs)
         else:
             several = self._predictor.task is Task.MULTILABEL
@@ -396,8 +420,8 @@ class Answers:
 
     def _encode(self, rows: Sequence[Any]) -> list[Encoded | None]:
         """Return the encoded rows, None for one whose image cannot be read."""
-        targets = self._predictor.preprocessor.targets_of(rows)
         encoded = self._predictor.preprocessor.transform_rows(rows)
+        targets = targets_of(self._predictor.preprocessor, rows, encoded)
         pairs = zip(encoded, targets, strict=True)
         if self._predictor.preprocessor.skips:
             return [None if np.isnan(x).any() else Encoded(x, target) for x, target in pairs]
@@ -405,8 +429,9 @@ class Answers:
 
     def _score(self, rows: Sequence[Any]) -> list[Scored | None]:
         """Return the outputs for the rows, None for one whose image cannot be read."""
-        targets = self._predictor.preprocessor.targets_of(rows)
-        outputs = self._predictor.outputs(self._predictor.preprocessor.transform_rows(rows))
+        encoded = self._predictor.preprocessor.transform_rows(rows)
+        targets = targets_of(self._predictor.preprocessor, rows, encoded)
+        outputs = self._predictor.outputs(encoded)
         pairs = zip(outputs, targets, strict=True)
         if self._predictor.preprocessor.skips:
             return [None if np.isnan(own[0]) else Scored(own, target) for own, target in pairs]
@@ -443,54 +468,3 @@ class Answers:
 
 # A row number in a message counts within one pass. RowError has the row's number in the request.
 _OWN_ROW = re.compile(r", row \d+(?=:)| in row \d+$")
-_Form = Callable[[Prediction], Any]
-
-
-def _forms(predictor: ModelPredictor) -> dict[PredictionKind, _Form | RequestError]:
-    labels, target = predictor.labels, predictor.preprocessor.target.name
-    forms: dict[PredictionKind, _Form | RequestError] = {
-        PredictionKind.VALUE: lambda p: p.value,
-        PredictionKind.LABEL: lambda p: p.label,
-        PredictionKind.LABELS: lambda p: list(p.labels),
-        PredictionKind.PROBA: lambda p: dict(zip(labels, p.probabilities, strict=True)),
-        PredictionKind.VECTOR: lambda p: list(p.vector),
-        PredictionKind.VALUES: lambda p: list(p.values),
-    }
-    if predictor.task is Task.REGRESSION:
-        values = predictor.preprocessor.target.values
-        hint = f"Ask for its value with tensile_predict{'_values' if values else ''}(...)."
-        for kind in (PredictionKind.LABEL, PredictionKind.LABELS):
-            forms[kind] = RequestError(f"the model predicts {_shown(predictor)}, and has no labels", hint=hint)
-        forms[PredictionKind.PROBA] = RequestError(
-            f"the model predicts {_shown(predictor)}, and has no probabilities", hint=hint
-        )
-        if values:
-            hint = "Ask for them with tensile_predict_values(...)."
-            forms[PredictionKind.VALUE] = RequestError(f"the model predicts {_shown(predictor)}", hint=hint)
-        return forms
-    if predictor.task is Task.ANOMALY:
-        hint = "Ask for the score with tensile_predict(...)."
-        for kind in (PredictionKind.PROBA, PredictionKind.VALUES):
-            forms[kind] = RequestError("the model finds anomalies, and has a score and no probabilities", hint=hint)
-        return forms
-    forms[PredictionKind.VALUES] = RequestError(
-        f'the model predicts "{target}", a label and no values', hint="Ask for it with tensile_predict_label(...)."
-    )
-    if predictor.task is Task.MULTILABEL:
-        hint = "Ask for them with tensile_predict_labels(...)."
-        forms[PredictionKind.VALUE] = RequestError(
-            f'the model predicts "{target}", a set of labels and not a number', hint=hint
-        )
-    elif predictor.preprocessor.target.numbers is None:
-        hint = "Ask for it with tensile_predict_label(...)."
-        forms[PredictionKind.VALUE] = RequestError(
-            f'the model predicts "{target}", a text label and not a number', hint=hint
-        )
-    return forms
-
-
-def _shown(predictor: ModelPredictor) -> str:
-    """Name the target of a regression and what it consists of."""
-    target = predictor.preprocessor.target
-    name = target.name if target.columns else f'"{target.name}"'
-    return f"{name}, {f'{len(target.values)} values' if target.values else 'a number'}"

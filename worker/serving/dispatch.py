@@ -101,7 +101,7 @@ class RequestDispatcher:
                 model = await self._residents.get(request.version)
                 if (forecast := model.forecast()) is not None:
                     return success({"forecast": forecast})
-                features = [{"name": name, "kind": kind} for name, kind in model.features()]
+                features = [{"name": name, "kind": kind} for name, kind in model.features(request.side)]
                 return success({"features": features, "kind": model.own_kind(), "several": model.several()})
             case Evaluate():
                 model = await self._residents.get(request.version)

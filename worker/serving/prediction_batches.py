@@ -54,8 +54,8 @@ class ServedModel(Protocol):
         """Return the answers for rows of a relation, as texts for SQL, from the results of `predict_rows`."""
         ...
 
-    def features(self) -> Sequence[tuple[str, str]]:
-        """Return the names of the columns that a row needs, and their kinds."""
+    def features(self, side: str | None = None) -> Sequence[tuple[str, str]]:
+        """Return the names of the columns that a row needs, and their kinds; with `side` one of one side of pairs."""
         ...
 
     def input_columns(self, rows: Sequence[Any], features: Sequence[str]) -> Columns:

@@ -1,7 +1,7 @@
 """The requests to the service as types, and the encoding of its answers."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -13,6 +13,7 @@ from indb_tensile.learning.binary_rows import SentRecords
 from indb_tensile.learning.columns import CopyEncoding
 from indb_tensile.learning.copy_encodings import of_column
 from indb_tensile.learning.jsonrows import SqlRecord
+from indb_tensile.request.pair_rules import SIDES
 
 from .identity import DatabaseIdentity
 from .service_frames import PROTOCOL, ProtocolError
@@ -27,13 +28,21 @@ class PredictionKind(StrEnum):
     PROBA = "proba"  # every label with its probability
     VECTOR = "vector"  # the network's outputs
     EMBEDDING = "embedding"  # the last hidden representation
+    QUERY_EMBEDDING = "query_embedding"  # the vector of a row that has the columns of a query
+    ITEM_EMBEDDING = "item_embedding"  # the vector of a row that has the columns of an item
     VALUES = "values"  # the values of a regression, one or several
     TABLE = "table"  # value and label together, as PostgreSQL's text of arrays
     TABLE_PROBA = "table_proba"  # the same, with the probabilities of all labels as JSON
     TABLE_EMBEDDING = "table_embedding"  # the last hidden representation, as the text of a list
+    TABLE_QUERY_EMBEDDING = "table_query_embedding"  # the vectors of a side, likewise
+    TABLE_ITEM_EMBEDDING = "table_item_embedding"
 
 
-TABLE_KINDS = (PredictionKind.TABLE, PredictionKind.TABLE_PROBA, PredictionKind.TABLE_EMBEDDING)
+TABLE_KINDS = tuple(kind for kind in PredictionKind if kind.startswith("table"))
+EMBEDDING_KINDS = tuple(kind for kind in PredictionKind if kind.endswith("embedding"))
+SIDE_OF_KIND: Mapping[str, str] = {
+    kind: side for kind in EMBEDDING_KINDS for side in SIDES if kind.endswith(f"{side}_embedding")
+}
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, tag_field="verb", tag=str.lower):
@@ -197,10 +206,12 @@ class NextSteps(Request, frozen=True, kw_only=True):
 class Features(Request, frozen=True, kw_only=True):
     """Ask for the columns that a version needs, the kind of each (number, text, time or array), and `numeric`.
 
-    `numeric` is true if a prediction is a number and not a text label.
+    `numeric` is true if a prediction is a number and not a text label. With `side` the columns are those of one side
+    of pairs.
     """
 
     version: ModelVersionId
+    side: str | None = None
 
 
 class ColumnSummary(msgspec.Struct, frozen=True, kw_only=True):

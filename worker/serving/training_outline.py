@@ -4,7 +4,9 @@ No rows are read and no tensors are allocated: the network is built on the meta 
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any
 
 import msgspec
@@ -24,6 +26,7 @@ from indb_tensile.learning.forecast_table import forecast_columns
 from indb_tensile.learning.hyperparams import TrainingSettings, settings_of
 from indb_tensile.learning.image_decoding import ImageHeader, read_header
 from indb_tensile.learning.memory_estimate import text_numbers
+from indb_tensile.learning.pair_encoding import item_ranges
 from indb_tensile.learning.preprocessor import SCALARS
 from indb_tensile.learning.registered_network import RegisteredNetwork
 from indb_tensile.learning.row_weights import WeightOptions
@@ -74,6 +77,8 @@ class TrainingOutline:
             return x, torch.empty((rows, values + (values if by_label else 1)), device="meta")
         if self.task is Task.ANOMALY:
             return x, torch.empty((rows, 1), device="meta")
+        if self.task is Task.PAIRS:
+            return x, torch.empty((rows, 2), device="meta")
         if self.task is Task.CLASSIFICATION:
             return x, torch.empty(rows, dtype=torch.int64, device="meta")
         return x, torch.empty((rows, values), device="meta")
@@ -104,7 +109,8 @@ def outline(
     for name in spec.target_columns:
         if name not in by_name:
             raise MissingError(f'there are no statistics of the target "{name}"')
-    features = [column for column in columns if column.name not in spec.target_columns]
+    pairs = spec.task is Task.PAIRS
+    features = [column for column in columns if pairs or column.name not in spec.target_columns]
     outputs = _outputs(spec.task, [by_name[name] for name in spec.target_columns])
     train_rows = _expected_rows(rows, split, shares)
     options = FeatureOptions.parse(spec.preprocess)
@@ -112,7 +118,7 @@ def outline(
     features = [_with_pixels(column, options) if column.name in pictured else column for column in features]
     architecture = _resolve_architecture(spec, features, train_rows, options, images=bool(pictured))
     if architectures.embeds(architecture):
-        options = options.embedding()
+        options = options.embedding(pairs=pairs)
     if network is not None:
         options = replace(options, longest=network.sizes.positions)
     input_shape = _input_shape(spec, features, options, outputs)
@@ -120,6 +126,9 @@ def outline(
     if spec.task is Task.ANOMALY:
         layout |= _part_layout(features, options)
         outputs = len(layout["widths"])
+    if pairs:
+        layout |= {"item_ranges": _item_ranges(features, options, pictured, spec.target_columns)}
+        outputs = 2 * architectures.pair_width(architecture)
     architecture = architectures.with_layout(architecture, layout)
     settings = settings_of(spec, architecture, train_rows, starts=spec.init_from is not None)
     plan = batch_plan(train_rows, settings)
@@ -195,9 +204,34 @@ def _part_layout(features: list[ColumnSummary], options: FeatureOptions) -> dict
     return {"widths": [*singles, *(own for own, _ in others)], "divisors": [*singles, *divisors]}
 
 
+def _item_ranges(
+    features: list[ColumnSummary], options: FeatureOptions, pictured: set[str], items: Sequence[str]
+) -> list[int]:
+    """Return the ranges of an item's numbers in a row of the order of `Preprocessor`."""
+
+    def place(column: ColumnSummary) -> int:
+        if column.name in pictured:
+            return 4
+        if column.kind == ColumnKind.TEXT:
+            return {EMBEDDED: 2, TOKENS: 3}.get(str(options.encoding(column.name)), 1)
+        return 0 if column.kind in SCALARS else 1
+
+    ordered = sorted(features, key=place)
+    scalars = [column for column in ordered if column.kind in SCALARS]
+    sizes = [(column.name, 1) for column in scalars]
+    sizes += [(column.name, width(column, options) - 1) for column in scalars]
+    sizes += [(column.name, width(column, options)) for column in ordered[len(scalars) :]]
+    ends = list(accumulate((size for _, size in sizes), initial=0))
+    feature_of = {  # a path of a document has the document's column as its type
+        column.name: column.type if column.name.startswith(f"{column.type}.") else column.name for column in features
+    }
+    parts = [(feature_of[name], ends[at], ends[at + 1]) for at, (name, _) in enumerate(sizes)]
+    return list(item_ranges(parts, items))
+
+
 def _outputs(task: Task, targets: list[ColumnSummary]) -> int:
     """Return the number of outputs: of the values of a regression, or of the classes or labels."""
-    if task is Task.ANOMALY:
+    if task in (Task.ANOMALY, Task.PAIRS):
         return 1
     if task is Task.CLASSIFICATION:
         return max(2, targets[0].distinct or 0)
@@ -236,6 +270,8 @@ def _resolve_architecture(
     )
     if spec.task is Task.ANOMALY and spec.architecture["type"] == "auto":
         return {"type": "autoencoder"}
+    if spec.task is Task.PAIRS and spec.architecture["type"] == "auto":
+        return architectures.pair_default(texts)
     return architectures.resolve(spec.architecture, arrays, alone=alone, rows=train_rows, texts=texts, images=images)
 
 

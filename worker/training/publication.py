@@ -27,6 +27,8 @@ from indb_tensile.learning.forecast_table import ForecastRows, step_rows
 from indb_tensile.learning.held_out_importance import stored_importance
 from indb_tensile.learning.model_metrics import HIGHER_IS_BETTER, evaluate
 from indb_tensile.learning.output_report import output_report
+from indb_tensile.learning.pair_encoding import popularity_metrics
+from indb_tensile.learning.pair_report import report_popularity
 from indb_tensile.learning.preparation import Prepared
 from indb_tensile.learning.result_report import report_result
 from indb_tensile.learning.series_report import best_baseline, report_baselines
@@ -85,6 +87,8 @@ def judge(prepared: Prepared, weights: dict[str, torch.Tensor]) -> Judgement:
         return _judge_forecast(prepared, bundle, prepared.forecast)
     if prepared.preprocessor.target.anomaly is not None:
         return _judge_anomalies(prepared, bundle, prepared.preprocessor.target.anomaly)
+    if prepared.task is Task.PAIRS:
+        return _judge_pairs(prepared, bundle)
     outputs, targets = ModelPredictor(bundle).score_columns(prepared.held_out)
     metrics = evaluate(prepared.task, outputs, targets, prepared.preprocessor, each=True)
     figures = _figures(prepared, outputs, targets)
@@ -132,6 +136,17 @@ def _judge_anomalies(prepared: Prepared, bundle: ModelBundle, scale: AnomalyScal
     reason = why_no_baseline(prepared)
     figures: dict[str, dict[str, Any]] = {"baseline": {"reason": reason}} if reason else {}
     return Judgement(bundle=bundle, metrics=metrics, figures=figures)
+
+
+def _judge_pairs(prepared: Prepared, bundle: ModelBundle) -> Judgement:
+    """Evaluate the new weights on the pairs that test, beside a ranking of items by their popularity."""
+    outputs, targets = ModelPredictor(bundle).score_columns(prepared.held_out)
+    metrics = evaluate(prepared.task, outputs, targets, bundle.preprocessor)
+    figure: dict[str, Any] = {"reason": "no row is held out"}
+    if len(targets):
+        popular = popularity_metrics(prepared.train.targets.numpy(), targets)
+        figure = {"metrics": popular, "name": "popularity"}
+    return Judgement(bundle=bundle, metrics=metrics, figures={"baseline": figure})
 
 
 def _widened(prepared: Prepared, bundle: ModelBundle, rows: ForecastRows) -> tuple[ModelBundle, ForecastRows]:
@@ -183,6 +198,10 @@ def _result_facts(prepared: Prepared, judgement: Judgement) -> tuple[Fact, ...]:
     """Return the lines of the report about the metric."""
     if prepared.forecast is not None:
         return report_baselines(prepared.metric, judgement.metrics, judgement.baselines)
+    if prepared.task is Task.PAIRS:
+        return report_popularity(
+            prepared.metric, judgement.metrics, judgement.figures["baseline"], prepared.test.targets.numpy()
+        )
     return report_result(
         prepared.metric,
         judgement.metrics,

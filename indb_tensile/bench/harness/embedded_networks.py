@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from indb_tensile.job import Task
 from indb_tensile.learning.architectures import build
 from indb_tensile.learning.row_embeddings import fit_embeddings
 from indb_tensile.request.network_rules import IMAGE_ENCODERS, TEXT_ENCODERS
@@ -54,6 +55,26 @@ def encoded_texts(rows: int) -> torch.Tensor:
         read = torch.arange(length) < (torch.arange(rows) % (length + 1))[:, None]
         tokens.append(torch.randint(1, size, (rows, length)) * read)
     return torch.cat([encoded_rows(rows), *tokens], dim=1)
+
+
+def towers() -> nn.Module:
+    """Build two towers for rows of `encoded_texts`, each of which reads numbers, a category and a text."""
+    text = NUMBERS + OTHERS + len(CATEGORIES) + LENGTHS[0]
+    ranges = [3, NUMBERS, NUMBERS + 1, NUMBERS + OTHERS, text - LENGTHS[0] - 1, text - LENGTHS[0], text]
+    layout: dict[str, Any] = {"numbers": NUMBERS, "categories": list(CATEGORIES)}
+    layout |= {
+        "vocabularies": list(VOCABULARIES),
+        "lengths": list(LENGTHS),
+        "item_ranges": [*ranges, text + LENGTHS[1]],
+    }
+    sizes = {"hidden": [12], "width": 6, "text_width": 8, "embedding_width": 5, "bins": 6}
+    declared = {"type": "two_towers", "text_encoder": "convolution", **sizes, **layout}
+    return build(declared, (text + LENGTHS[1],), 12, task=Task.PAIRS, seed=int(torch.randint(1 << 30, ())))
+
+
+def item_targets(rows: int) -> torch.Tensor:
+    """Draw numbers of items, of which some are equal, and logarithms of frequencies."""
+    return torch.stack([torch.randint(3, (rows,)).float(), -5 * torch.rand(rows)], dim=1)
 
 
 def pretrained_builders(outputs: int) -> dict[str, Callable[[], nn.Module]]:

@@ -29,6 +29,7 @@ from indb_tensile.learning.ensemble import EnsembleLoss
 from indb_tensile.learning.forecast_encoding import PinballLoss
 from indb_tensile.learning.hyperparams import TrainingSettings, learning_rate
 from indb_tensile.learning.tabm import MemberLoss
+from indb_tensile.learning.two_towers import InBatchSoftmax
 from indb_tensile.learning.weighted_losses import loss_of, pack
 from indb_tensile.request.hyperparam_rules import HYPERPARAMS
 from indb_tensile.request.loss_rules import LOSSES
@@ -292,11 +293,11 @@ _ALL = (
         architecture="window_mlp",
         **_FORECAST,
     ),
-    # The losses of a forecast and of an anomaly are not those of rows, and belong to their networks.
+    # The losses of a forecast, of an anomaly and of pairs are not those of rows, and belong to their networks.
     *(
         _loss_kind(Task(task), name)
         for task, names in LOSSES.items()
-        if task not in ("forecast", "anomaly")
+        if task not in ("forecast", "anomaly", "pairs")
         for name in names
     ),
     NetworkKind(
@@ -307,6 +308,16 @@ _ALL = (
         loss=ReconstructionLoss(),
         settings=_ADAMW,
         architecture="autoencoder",
+    ),
+    NetworkKind(
+        name="in_batch_softmax",
+        build=embedded_networks.towers,
+        x=embedded_networks.encoded_texts,
+        y=embedded_networks.item_targets,
+        loss=InBatchSoftmax(8),
+        settings=_ADAMW,
+        rows=8,
+        architecture="two_towers",
     ),
     *(_loss_kind(Task.REGRESSION, name, values=3) for name in ("mse", "poisson")),
 )

@@ -25,7 +25,8 @@ CASES = [
     for named in NAMED
     for weighted in (False, True)
     for passes in PASSES
-    if not (weighted and named[0] in (Task.ANOMALY, Task.FORECAST))  # whose rows have no weights
+    if not (weighted and named[0] in (Task.ANOMALY, Task.FORECAST, Task.PAIRS))  # whose rows have no weights
+    if not (named[0] is Task.PAIRS and passes == "parts")  # a part of a batch has other items to compare with
 ]
 FORECAST = ForecastValues(horizon=3, targets=2, interval=0.8)
 DAILY = {
@@ -48,12 +49,16 @@ def _job(task: Task, name: str, *, weighted: bool, passes: Passes) -> Job:
     if task is Task.ANOMALY:
         declared = {"type": "autoencoder", "widths": [1, 2, 3], "divisors": [1, 1, 3]}
         module = build(declared, (6,), 3, task=task, seed=4)
+    if task is Task.PAIRS:
+        module = build({"type": "two_towers", "width": 4, "bins": 3}, (6,), 8, task=task, seed=4)
 
     def batch(rows: int) -> tuple[torch.Tensor, torch.Tensor]:
         y = torch.randint(0, CLASSES, (rows,)) if classified else torch.rand(rows, 1)
         if forecast:  # the values, and which of them are known
             shape = (rows, forecast.count)
             y = torch.cat([torch.randn(shape), torch.randint(0, 2, shape).float()], dim=1)
+        if task is Task.PAIRS:  # numbers of items, and logarithms of their frequencies
+            y = torch.stack([torch.randint(0, 2, (rows,)).float(), -torch.rand(rows)], dim=1)
         return torch.randn(rows, 6), pack(y, torch.rand(rows)) if weighted else y
 
     return Job(
