@@ -32,7 +32,7 @@ from indb_tensile.learning.row_storage import row_blocks
 from indb_tensile.learning.side_vectors import SideVectors, targets_of
 from indb_tensile.learning.tensorstream import TensorSpec, stream
 from indb_tensile.request.estimator_rules import is_estimator
-from indb_tensile.request.pair_rules import ITEM, SIDES
+from indb_tensile.request.pair_sides import ITEM, SIDES
 
 FORMAT = 1  # version of the stored form; a reader refuses any other version
 _LARGEST_BATCH_ROWS = 4096  # rows per forward pass of a prediction: bounds the memory of the activations

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from indb_tensile.request.pair_rules import ITEM
+from indb_tensile.request.pair_sides import ITEM
 
 Array = npt.NDArray[Any]
 Numbers = npt.NDArray[np.int64]

@@ -15,7 +15,7 @@ from indb_tensile.learning.preprocessor import Preprocessor
 from indb_tensile.learning.side_recipe import of_features
 from indb_tensile.learning.two_towers import TwoTowers
 from indb_tensile.request.abbreviation import shown
-from indb_tensile.request.pair_rules import SIDES, check_side
+from indb_tensile.request.pair_sides import SIDES, check_side
 
 _MOST_ROWS = 4096  # of one pass: bounds the memory of the activations
 

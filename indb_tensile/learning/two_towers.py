@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from indb_tensile.learning.row_embeddings import RowLayout, fit_embeddings
-from indb_tensile.request.pair_rules import ITEM, QUERY
+from indb_tensile.request.pair_sides import ITEM, QUERY
 
 _FIRST_TEMPERATURE = 0.07  # CLIP's, as is the lowest one
 _LOWEST_TEMPERATURE = 0.01

@@ -5,12 +5,9 @@ from typing import Any
 
 from ..errors import RequestError
 from .abbreviation import shown
-from .near_names import did_you_mean
 from .network_rules import PAIR_ARCHITECTURES
 from .parameter_rules import Json
 
-QUERY, ITEM = "query", "item"
-SIDES = (QUERY, ITEM)
 MOST_BATCH_ROWS = 16_384  # the similarities of so many queries and items are 1 GB of single precision
 _REFUSED = {
     "init_from": "Leave it out, or repeat the last training on new rows with tensile_retrain.",
@@ -80,11 +77,3 @@ def check_pair_encodings(preprocess: Json) -> None:
                 f"preprocess: {subject} is encoded as target, and task pairs has no target to take means of",
                 hint="Leave it out, or give tokens, onehot, ordinal or hash.",
             )
-
-
-def check_side(side: str | None) -> None:
-    """Raise RequestError for a side that pairs do not have. None is no side."""
-    if side is not None and side not in SIDES:
-        raise RequestError(
-            f"side is {shown(side)}", hint=f"{did_you_mean(side, SIDES)}Give one of {', '.join(SIDES)}."
-        )

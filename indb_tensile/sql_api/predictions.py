@@ -8,7 +8,7 @@ from typing import Any
 
 from ..errors import RequestError
 from ..request.abbreviation import shown
-from ..request.pair_rules import check_side
+from ..request.pair_sides import check_side
 from ..request.request_fields import read_choice, read_integer, read_model_name, read_text
 from . import service_connection
 from .refusals import INVALID_TEXT, TOO_MUCH, RefusalError

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from ..errors import RequestError
 from ..request.column_types import KIND_OF_TYPE
 from ..request.copyable_relation import COLUMNS
-from ..request.pair_rules import check_side
+from ..request.pair_sides import check_side
 from ..request.request_fields import read_integer, read_model_name, read_names, read_text
 from . import service_connection
 from .refusals import DENIED, MISSING_COLUMN, NOT_READY, TOO_MUCH, RefusalError

@@ -16,7 +16,7 @@ from indb_tensile.learning.hyperparams import settings_of
 from indb_tensile.learning.member_mean import OutputKind, member_mean
 from indb_tensile.learning.preparation import Prepared, assemble
 from indb_tensile.learning.starting_weights import StartingWeights
-from indb_tensile.request.network_rules import ARCHITECTURES, ENSEMBLE_ARCHITECTURES
+from indb_tensile.request.network_rules import ARCHITECTURES, ENSEMBLE_ARCHITECTURES, PAIR_ARCHITECTURES
 from tests.learning.test_several_targets import columns
 
 MEMBERS = 3
@@ -103,7 +103,9 @@ def test_every_network_for_tables_may_be_an_ensemble(kind: str) -> None:
     assert made.module.eval()(made.train.x[:5]).shape == (5, 2)
 
 
-@pytest.mark.parametrize("kind", sorted(set(ARCHITECTURES) - {*ENSEMBLE_ARCHITECTURES, "pretrained"}))
+@pytest.mark.parametrize(
+    "kind", sorted(set(ARCHITECTURES) - {*ENSEMBLE_ARCHITECTURES, *PAIR_ARCHITECTURES, "pretrained"})
+)
 def test_other_models_are_refused_as_ensembles(kind: str) -> None:
     with pytest.raises(RequestError, match=f'"ensemble" means nothing with architecture {kind}') as caught:
         prepared("f", Task.CLASSIFICATION, {"type": kind})

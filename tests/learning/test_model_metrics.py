@@ -146,7 +146,9 @@ def test_a_class_without_rows_is_left_out_of_roc_auc() -> None:
 
 def test_every_metric_has_a_direction_and_the_default_is_a_metric_of_its_task() -> None:
     assert {name for names in METRICS.values() for name in names} | {"loss"} == set(HIGHER_IS_BETTER)
-    assert [default_metric(task) for task in Task] == ["accuracy", "r2", "f1_micro", "mase", "reconstruction_error"]
+    assert [default_metric(task) for task in Task] == [
+        *("accuracy", "r2", "f1_micro", "mase", "reconstruction_error", "mrr")
+    ]
     assert check_metric(Task.REGRESSION, "mae") == "mae"
     with pytest.raises(RequestError, match='unknown metric "accuracy" for regression') as caught:
         check_metric(Task.REGRESSION, "accuracy")

@@ -89,7 +89,7 @@ def test_importance_has_the_sign_of_a_loss_whatever_the_direction_of_the_metric(
     assert importance_of("a", 2.0, [5.0, 5.0], higher_is_better=False) == Importance("a", 3.0, 0.0)
 
 
-@pytest.mark.parametrize("task", [task for task in Task if task not in (Task.FORECAST, Task.ANOMALY)])
+@pytest.mark.parametrize("task", [task for task in Task if task not in (Task.FORECAST, Task.ANOMALY, Task.PAIRS)])
 def test_a_single_metric_equals_that_of_all(task: Task, telling: Prepared) -> None:
     source = np.random.default_rng(0)
     if task is Task.REGRESSION:

@@ -13,7 +13,7 @@ from indb_tensile.learning.binary_rows import SentRecords
 from indb_tensile.learning.columns import CopyEncoding
 from indb_tensile.learning.copy_encodings import of_column
 from indb_tensile.learning.jsonrows import SqlRecord
-from indb_tensile.request.pair_rules import SIDES
+from indb_tensile.request.pair_sides import SIDES
 
 from .identity import DatabaseIdentity
 from .service_frames import PROTOCOL, ProtocolError
