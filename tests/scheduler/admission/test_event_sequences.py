@@ -162,24 +162,6 @@ class EventSimulation:
                 assert grant_bytes <= self.granted_bytes[trainer]
                 self.in_flight[trainer] = generation
                 self.next_message[trainer] = Adoption(trainer=trainer, generation=generation)
-            case BeginRound(trainers=trainers):
-                assert not self.seated
-                assert self.pool_bytes == 0
-                self.seated = trainers
-            case SetRoundPool(size_bytes=size_bytes):
-                assert size_bytes % REGION == 0
-                self.pool_bytes = size_bytes
-                self.check_budget()
-            case PlayPart(trainer=trainer):
-                assert trainer in self.seated
-                self.played.add(trainer)
-            case LeaveRound(trainer=trainer, number=number):
-                assert trainer in self.joined
-                assert trainer not in self.next_message
-                self.next_message[trainer] = RoundLeft(trainer=trainer, number=number)
-            case EndRound():
-                assert not self.joined, "a round ended while a member iterates"
-                self.seated, self.played = (), set()
             case ParkJob(trainer=trainer, number=number, in_memory=in_memory):
                 self.next_message.pop(trainer, None)  # the order to leave a round comes first
                 assert trainer not in self.next_message
@@ -202,6 +184,29 @@ class EventSimulation:
             case RequeueJob(job=number, claim=claim):
                 self.record_outcome(claim, "requeued")
                 self.queued.append(number)
+            case _:
+                self.perform_of_a_round(order)
+
+    def perform_of_a_round(self, order: Order) -> None:
+        match order:
+            case BeginRound(trainers=trainers):
+                assert not self.seated
+                assert self.pool_bytes == 0
+                self.seated = trainers
+            case SetRoundPool(size_bytes=size_bytes):
+                assert size_bytes % REGION == 0
+                self.pool_bytes = size_bytes
+                self.check_budget()
+            case PlayPart(trainer=trainer):
+                assert trainer in self.seated
+                self.played.add(trainer)
+            case LeaveRound(trainer=trainer, number=number):
+                assert trainer in self.joined
+                assert trainer not in self.next_message
+                self.next_message[trainer] = RoundLeft(trainer=trainer, number=number)
+            case EndRound():
+                assert not self.joined, "a round ended while a member iterates"
+                self.seated, self.played = (), set()
             case _:
                 pass
 
