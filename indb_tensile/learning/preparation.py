@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from indb_tensile.errors import DataError, MissingError, RequestError
 from indb_tensile.job import JobSpec, SnapshotTable, Task
@@ -131,7 +131,6 @@ def prepare(
     checked = CheckedOptions.of(spec)
     _require_part_tables(spec, checked.split)
     spec = _without_later_columns(spec, (checked.split.withheld, checked.weights.column))
-
     test_size = test_share(checked.split, snapshot)
 
     def check_estimate(described: tuple[Column, ...], statistics: Statistics) -> bool:
@@ -235,14 +234,9 @@ def assemble(
         spec, target, features = _continue_from(start, spec, target, features)
     texts = texts_of(columns, features, checked.options)
     architecture = resolve_architecture(spec, columns, features, len(train), texts)
-    options = checked.options
-    if architectures.embeds(architecture):
-        options = options.embedding(pairs=spec.task is Task.PAIRS)
+    options = _options_for(architecture, checked.options, spec.task)
     preprocessor = _fit_preprocessor(columns, spec, options, target, features, train, table.storage, network)
-    if target.anomaly is not None:
-        target, preprocessor = _with_anomaly_parts(target, target.anomaly, preprocessor)
-    if target.pair is not None:
-        target, preprocessor = _with_pair_sides(target, target.pair, preprocessor, architecture)
+    target, preprocessor = _with_parts(target, preprocessor, architecture)
     del columns  # which has copies of the documents' values
     if start is not None:
         preprocessor = start.keep_encoders(preprocessor, spec.preprocess)
@@ -256,12 +250,7 @@ def assemble(
     table.columns.update(learnable.images.columns)
     weights = _weights(table, known, checked.weights, target, parts)
     encoded = encode_parts(table, preprocessor, (train, valid, test), weights, consume=consume)
-    if isinstance(module, TwoTowers):
-        module.fit(encoded[0].numbers)
-    elif start is None or features != start.features:
-        fit_embeddings(module, encoded[0].numbers)
-    if start is not None and features != start.features:
-        start.load_into(module, preprocessor)  # again, for the embeddings of the columns that the version knows
+    _fit_first_weights(module, encoded[0].numbers, start, features, preprocessor)
     return Prepared(
         module=module,
         loss=loss_for(module, spec.task, settings, weighted=checked.weights.used, forecast=target.forecast),
@@ -289,6 +278,11 @@ def assemble(
         network=network,
         inputs=inputs,
     )
+
+
+def _options_for(architecture: dict[str, Any], options: FeatureOptions, task: Task) -> FeatureOptions:
+    """Return the options of the features for a network: one that embeds its inputs gets categories by number."""
+    return options.embedding(pairs=task is Task.PAIRS) if architectures.embeds(architecture) else options
 
 
 def _report(
@@ -439,6 +433,17 @@ def _early_stop(spec: JobSpec, settings: TrainingSettings, valid_rows: int) -> E
     return state
 
 
+def _with_parts(
+    target: TargetEncoding, preprocessor: Preprocessor, architecture: Mapping[str, Any]
+) -> tuple[TargetEncoding, Preprocessor]:
+    """Return both with the parts of an encoded row, for a task whose target is made of them."""
+    if target.anomaly is not None:
+        return _with_anomaly_parts(target, target.anomaly, preprocessor)
+    if target.pair is not None:
+        return _with_pair_sides(target, target.pair, preprocessor, architecture)
+    return target, preprocessor
+
+
 def _with_anomaly_parts(
     target: TargetEncoding, anomaly: AnomalyScale, preprocessor: Preprocessor
 ) -> tuple[TargetEncoding, Preprocessor]:
@@ -477,6 +482,22 @@ def _fit_preprocessor(
         storage=storage,
         network=network,
     )
+
+
+def _fit_first_weights(
+    module: nn.Module,
+    numbers: Tensor,
+    start: StartingWeights | None,
+    features: Sequence[str],
+    preprocessor: Preprocessor,
+) -> None:
+    """Fit to the encoded training rows those first weights that depend on them."""
+    if isinstance(module, TwoTowers):
+        module.fit(numbers)
+    elif start is None or features != start.features:
+        fit_embeddings(module, numbers)
+    if start is not None and features != start.features:
+        start.load_into(module, preprocessor)  # again, for the embeddings of the columns that the version knows
 
 
 def _require_batches(module: nn.Module, rows: int, settings: TrainingSettings) -> None:

@@ -196,10 +196,7 @@ def _resolve_columns(
     targets = target.names if len(target.columns) > 1 else None
     optional = {"targets": targets, "forecast": forecast, "query": table.query, "transform": transform}
     spec |= {name: part for name, part in optional.items() if part is not None}
-    check_combination(request, spec)
-    check_anomaly(request, spec)
-    check_pairs({**request, "transform": transform}, spec)
-    check_loss(spec["hyperparams"], task)
+    _check_task(request, spec, transform)
     check_weight_column(table, spec)
     spec["split"] = choose_split_column(plpy, request, table, spec)
     check_schedule(spec["hyperparams"], spec["split"])
@@ -211,8 +208,7 @@ def _resolve_columns(
         check_columns(table, spec)
     if task == "pairs":
         check_pair_encodings(spec["preprocess"])
-    devices = check_devices(request.get("devices"), spec)
-    if devices > 1:
+    if (devices := check_devices(request.get("devices"), spec)) > 1:
         spec["devices"] = devices
     _check_network(plpy, table, spec, start, several=target.kind in ("array", "integers"))
     if start is not None:
@@ -222,12 +218,25 @@ def _resolve_columns(
     if training_arguments.never_stops(spec):
         plpy.notice("training does not stop early, as the split's valid_size is 0")
     part_tables = _add_tables(plpy, request, table, spec)
+    _check_values(plpy, request, table, spec, part_tables)
+    return spec, table, part_tables
+
+
+def _check_task(request: Json, spec: Json, transform: Json | None) -> None:
+    """Refuse arguments that do not fit the task or one another."""
+    check_combination(request, spec)
+    check_anomaly(request, spec)
+    check_pairs({**request, "transform": transform}, spec)
+    check_loss(spec["hyperparams"], spec["task"])
+
+
+def _check_values(plpy: Plpy, request: Json, table: Table, spec: Json, part_tables: PartTables) -> None:
+    """Refuse first rows and tables of parts that no training could use."""
     with callers_path(plpy, _search_path(request)):
         check_rows(plpy, table, spec)
         check_image_values(plpy, table, spec)
         check_split_values(plpy, table, spec)
         require_targets(plpy, part_tables, spec)
-    return spec, table, part_tables
 
 
 def _check_network(plpy: Plpy, table: Table, spec: Json, start: StartingVersion | None, *, several: bool) -> None:

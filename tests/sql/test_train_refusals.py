@@ -43,8 +43,8 @@ _NO_SUCH_COLUMN = f"The columns are {_COLUMNS}."
                 "22023",
                 'preprocess: "encode" is tokens, which architecture mlp does not read',
                 None,
-                "Give one of auto, tabm, residual_mlp, ft_transformer, dcn, wide_and_deep, pretrained, or another "
-                "encoding.",
+                "Give one of auto, tabm, residual_mlp, ft_transformer, dcn, wide_and_deep, two_towers, pretrained, "
+                "or another encoding.",
             ),
         ),
         (
@@ -90,7 +90,7 @@ _NO_SUCH_COLUMN = f"The columns are {_COLUMNS}."
                 'hyperparams: "loss" is "hubert"',
                 None,
                 'Did you mean "huber"? "loss" must be one of cross_entropy, focal, mse, mae, huber, poisson, '
-                "quantile, binary_cross_entropy, pinball, reconstruction.",
+                "quantile, binary_cross_entropy, pinball, reconstruction, in_batch_softmax.",
             ),
         ),
         (
@@ -167,7 +167,7 @@ _NO_SUCH_COLUMN = f"The columns are {_COLUMNS}."
                 'unknown architecture "perceptron"',
                 None,
                 "Give a name (auto, mlp, cnn, resnet, vit, layers, tabm, residual_mlp, ft_transformer, "
-                "dcn, wide_and_deep, autoencoder, window_mlp, dlinear, tcn, window_lstm, pretrained, "
+                "dcn, wide_and_deep, autoencoder, two_towers, window_mlp, dlinear, tcn, window_lstm, pretrained, "
                 "boosting, linear), a JSON object such as "
                 '{"type": "mlp", "hidden": [64, 64], "dropout": 0.1}, or a list of layers such as '
                 '[{"type": "linear", "out": 64}, {"type": "relu"}, {"type": "linear"}].',
