@@ -38,7 +38,7 @@ _EXCHANGE: ContextVar[StepExchange | None] = ContextVar("step_exchange", default
 _Library: Any = torch.library.Library
 _LIBRARY = _Library("tensile", "FRAGMENT")  # the declared operators exist as long as this object
 _TAGS = (torch.Tag.nondeterministic_seeded,)
-_LIBRARY.define("sum_parts(Tensor like, Tensor[] own, *, int[] counts) -> Tensor", tags=_TAGS)
+_LIBRARY.define("sum_parts(Tensor[] like, Tensor[] own, *, int[] counts) -> Tensor[]", tags=_TAGS)
 _LIBRARY.define("all_reduce_(Tensor(a!)[] values) -> ()", tags=_TAGS)
 
 
@@ -59,19 +59,22 @@ def _connection() -> StepExchange:
     return exchange
 
 
-def _sum_parts(like: torch.Tensor, own: list[torch.Tensor], *, counts: Sequence[int]) -> torch.Tensor:
-    """Return the sum over all parts, dense in the memory order of `like`.
+def _sum_parts(like: list[torch.Tensor], own: list[torch.Tensor], *, counts: Sequence[int]) -> list[torch.Tensor]:
+    """Return the sum over all parts of each value, dense in the memory order of its `like`; all make one exchange.
 
-    `own` are the values of this rank's parts, each dense in that order.
+    `own` are the values of this rank's first part, then those of the next one, each dense in that order. All values
+    are of one type.
     """
     exchange = _connection()
-    elements = like.numel()
-    rows = like.new_empty(len(own), elements)
-    for row, value in zip(rows, own, strict=True):
-        row.copy_(_in_memory_order(value))
-    total = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device)
-    _in_memory_order(total).copy_(exchange.sum_parts(rows, counts))
-    return total
+    sizes = [value.numel() for value in like]
+    rows = like[0].new_empty(len(own) // len(like), sum(sizes))
+    places = [place for row in rows for place in torch.split(row, sizes)]
+    for place, value in zip(places, own, strict=True):
+        place.copy_(_in_memory_order(value))
+    totals = _like(like, own, counts=counts)
+    for total, summed in zip(totals, torch.split(exchange.sum_parts(rows, counts), sizes), strict=True):
+        _in_memory_order(total).copy_(summed)
+    return totals
 
 
 def _all_reduce(values: list[torch.Tensor]) -> None:
@@ -91,9 +94,9 @@ def _in_memory_order(value: torch.Tensor) -> torch.Tensor:
     return value.as_strided((value.numel(),), (1,), value.storage_offset())
 
 
-def _like(like: torch.Tensor, own: list[torch.Tensor], *, counts: Sequence[int]) -> torch.Tensor:
+def _like(like: list[torch.Tensor], own: list[torch.Tensor], *, counts: Sequence[int]) -> list[torch.Tensor]:
     del own, counts
-    return torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device)
+    return [torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device) for t in like]
 
 
 _LIBRARY.impl("sum_parts", _sum_parts, "CompositeExplicitAutograd")

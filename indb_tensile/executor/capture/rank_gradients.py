@@ -8,13 +8,13 @@ parameters alone, so devices with different plans make the same exchanges. All d
 not those of one device: the library adds in another order than that of the parts (part_gradients.py).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from indb_tensile.executor.capture.exchange_operator import all_reduce_
-from indb_tensile.executor.capture.part_gradients import first_loss, refuse_complex
+from indb_tensile.executor.capture.part_gradients import buckets, first_loss, refuse_complex
 from indb_tensile.executor.capture.update import Gradients, like_parameter, sharing
 from indb_tensile.scheduler.graph import Stage
 
@@ -37,8 +37,9 @@ class RankGradients(Gradients):
         own = {name: self._own(name) for name in names}
         shared = sharing(self._recorder, own)
         gradients = {name: self._call(_aten.clone.default, g) if name in shared else g for name, g in own.items()}
-        for bucket in buckets([loss, *gradients.values()]):
-            self._call(all_reduce_, bucket)
+        values = {"loss": loss} | {f"of {name}": value for name, value in gradients.items()}
+        for bucket in buckets(values, BUCKET_BYTES):
+            self._call(all_reduce_, [values[key] for key in bucket])
         # The host copies the loss right after the operator that makes it, so that is to be one after the exchange.
         return self._call(_aten.clone.default, loss, name="sum_loss"), gradients
 
@@ -56,18 +57,3 @@ class RankGradients(Gradients):
 
     def _call(self, target: Any, *args: Any, **kwargs: Any) -> Any:
         return self._recorder.call(Stage.BACKWARD, target, *args, **kwargs)
-
-
-def buckets(values: Iterable[torch.Tensor]) -> list[list[torch.Tensor]]:
-    """Return the values in buckets of one type and at most `BUCKET_BYTES`, in order; a larger value is alone."""
-    divided: list[list[torch.Tensor]] = []
-    size_bytes = 0
-    for value in values:
-        if not value.numel():
-            continue
-        size_bytes += value.nbytes
-        if not divided or size_bytes > BUCKET_BYTES or value.dtype != divided[-1][0].dtype:
-            divided.append([])
-            size_bytes = value.nbytes
-        divided[-1].append(value)
-    return divided

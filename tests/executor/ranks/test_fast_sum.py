@@ -6,10 +6,11 @@ import pytest
 import torch
 from torch import nn
 
-from indb_tensile.executor.capture.exchange_operator import all_reduce_
+from indb_tensile.executor.capture.exchange_operator import all_reduce_, sum_parts_
 from indb_tensile.executor.capture.optimizer import OptimizerSettings
 from indb_tensile.executor.capture.passes import Passes
 from indb_tensile.executor.capture.rank_share import RankShare, Reduce
+from indb_tensile.executor.capture.record import refs
 from indb_tensile.executor.capture.step_capture import CapturedStep, capture_training
 from indb_tensile.executor.ranks.part_exchange import RankGroup
 from indb_tensile.executor.ranks.step_exchange import exchanging
@@ -82,7 +83,10 @@ def test_fast_sum_sends_one_gradient_a_step_in_buckets_and_the_exact_sum_those_o
     def captured(reduce: Reduce) -> CapturedStep:
         return capture_training(module, nn.CrossEntropyLoss(), *batch, SGD, passes, replace(share, reduce=reduce))
 
-    assert exchanges(captured(Reduce.EXACT)) == ["tensile.sum_parts.default"] * (10 + 1)
+    exact = captured(Reduce.EXACT)
+    assert exchanges(exact) == ["tensile.sum_parts.default"] * 9, "four weights, each alone, and what is between them"
+    summed = [len([*refs(step.kernel.args[1])]) for step in exact.steps if step.kernel.target is sum_parts_]
+    assert sum(summed) == 2 * 11, "two parts of the loss and of ten gradients"
     fast = captured(FAST)
     assert exchanges(fast) == ["tensile.all_reduce_.default"] * 2, "four layers of 1.4 MB each, in buckets of 4 MiB"
     sent = [step.kernel.arguments for step in fast.steps if step.kernel.target is all_reduce_]
