@@ -23,9 +23,9 @@ from indb_tensile.errors import InvariantError
 class StepExchange(Protocol):
     """The exchanges that a step makes with the steps of the other ranks."""
 
-    def sum_parts(self, own: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
-        """Return the sums over all parts (elements). `own` has the rows of this rank's parts (parts, elements), and
-        `counts` the number of parts of each rank.
+    def sum_parts(self, own: Sequence[torch.Tensor], total: torch.Tensor, counts: Sequence[int]) -> None:
+        """Write the sum over all parts into `total` (elements). `own` are the values of this rank's parts (elements
+        each), and `counts` has the number of parts of each rank.
         """
         ...
 
@@ -66,13 +66,16 @@ def _sum_parts(like: list[torch.Tensor], own: list[torch.Tensor], *, counts: Seq
     are of one type.
     """
     exchange = _connection()
-    sizes = [value.numel() for value in like]
-    rows = like[0].new_empty(len(own) // len(like), sum(sizes))
-    places = [place for row in rows for place in torch.split(row, sizes)]
-    for place, value in zip(places, own, strict=True):
-        place.copy_(_in_memory_order(value))
     totals = _like(like, own, counts=counts)
-    for total, summed in zip(totals, torch.split(exchange.sum_parts(rows, counts), sizes), strict=True):
+    in_order = [_in_memory_order(value) for value in own]
+    if len(like) == 1:
+        exchange.sum_parts(in_order, _in_memory_order(totals[0]), counts)
+        return totals
+    sizes = [value.numel() for value in like]
+    parts = [torch.cat(in_order[start : start + len(like)]) for start in range(0, len(own), len(like))]
+    bucket = like[0].new_empty(sum(sizes))
+    exchange.sum_parts(parts, bucket, counts)
+    for total, summed in zip(totals, torch.split(bucket, sizes), strict=True):
         _in_memory_order(total).copy_(summed)
     return totals
 

@@ -4,13 +4,15 @@ A batch is divided into parts (micro-batches, executor/capture/passes.py), and e
 consecutive parts. One device adds the gradients of a parameter in place, in the order of the parts. Floating-point
 addition is not associative: a library's all-reduce, which adds in the order of its own ring or tree, gives other
 last bits with three ranks or more. `exact_sum` adds in the order of the parts. An all-to-all hands each rank one
-stretch of every part's gradient, the rank adds these in order, and an all-gather hands out the sums. Elements are
-added one by one, so the result depends neither on the number of ranks nor on where stretches are cut. A rank sends
-the gradients of all its parts, where an all-reduce sends one gradient.
+stretch of every part's gradient, the rank adds these in order, and another all-to-all hands out the sums. (Gloo's
+all-gather takes longer, because it copies twice.) Elements are added one by one, so the result depends neither on the
+number of ranks nor on where stretches are cut. A rank sends the gradients of all its parts, where an all-reduce sends
+one gradient.
 
 The process group is c10d's, of Gloo on processors and of NCCL on GPUs. Only the operations of `RankGroup` are called.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,6 +21,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from indb_tensile.errors import RequestError
+
+# An exchange takes a gradient piece by piece. Smaller pieces cost more waits for the network, and larger ones more
+# memory, whose first touch costs more time than the network where all ranks are of one machine.
+PIECE_ELEMENTS = 1 << 19
 
 
 class RankGroup(Protocol):
@@ -35,8 +41,6 @@ class RankGroup(Protocol):
     def alltoall_base(self, received: Tensor, sent: Tensor, receives: list[int], sends: list[int], /) -> dist.Work:
         """Send each rank its stretch of `sent`, and receive one of each; the lists have their lengths in elements."""
         ...
-
-    def _allgather_base(self, gathered: Tensor, own: Tensor, /) -> dist.Work: ...
 
     def broadcast(self, tensor: Tensor, root: int, /) -> dist.Work:
         """Send the tensor of one rank to all others, in place."""
@@ -62,27 +66,50 @@ class PartExchange:
         if len(self.parts) != self.group.size():
             raise RequestError(f"the parts of {len(self.parts)} ranks, in a group of {self.group.size()}")
 
-    def exact_sum(self, own: Tensor) -> Tensor:
-        """Return the sum of all parts' gradients, added in the order of the parts.
+    def exact_sum(self, own: Sequence[Tensor], total: Tensor) -> None:
+        """Write the sum of all parts' gradients, added in the order of the parts, into `total` (elements).
 
-        `own` has the gradients of this rank's parts, in order (parts, elements).
+        `own` are the gradients of this rank's parts, in order (elements each). They may be on a GPU; the exchange is
+        made in host memory, piece by piece, so that it needs little memory and touches the same memory again.
         """
-        ranks, elements = len(self.parts), own.shape[1]
-        width = -(-elements // ranks)
-        stretches = own.new_zeros(len(own), ranks * width)  # the last rank's stretch may be shorter
-        stretches[:, :elements] = own
-        sent = stretches.view(len(own), ranks, width).transpose(0, 1).contiguous()
-        received = own.new_empty(self.parts[-1].stop, width)
+        width = max(1, -(-min(PIECE_ELEMENTS, total.numel()) // len(self.parts)))
+        buffers = _PieceBuffers.of(total.dtype, width, len(own), self.parts)
+        step = width * len(self.parts)
+        for start in range(0, total.numel(), step):
+            self._sum_piece([part[start : start + step] for part in own], total[start : start + step], buffers)
+
+    def _sum_piece(self, own: Sequence[Tensor], total: Tensor, buffers: "_PieceBuffers") -> None:
+        ranks, elements = len(self.parts), total.numel()
+        width = -(-elements // ranks)  # of a rank's stretch; those of the last ranks may be shorter
+        sent = buffers.sent[: ranks * len(own) * width].view(ranks, len(own), width)
+        for position, part in enumerate(own):
+            for rank, stretch in enumerate(torch.split(part, width)):
+                sent[rank, position, : stretch.numel()].copy_(stretch)
+        received = buffers.received[: self.parts[-1].stop * width].view(-1, width)
         sizes = [len(parts) * width for parts in self.parts]
         self.group.alltoall_base(received.view(-1), sent.view(-1), sizes, [len(own) * width] * ranks).wait()
-        total = _sum_in_order(received)
-        gathered = own.new_empty(ranks * width)
-        self.group._allgather_base(gathered, total).wait()  # noqa: SLF001 - c10d's own name of all_gather_into_tensor
-        return gathered[:elements]
+        first, *others = received
+        for other in others:
+            first.add_(other)
+        copies, gathered = (buffer[: ranks * width] for buffer in (buffers.copies, buffers.gathered))
+        copies.view(ranks, width).copy_(first)
+        self.group.alltoall_base(gathered, copies, [width] * ranks, [width] * ranks).wait()
+        total.copy_(gathered[:elements])
 
 
-def _sum_in_order(parts: Tensor) -> Tensor:
-    total = parts[0].clone()
-    for part in parts[1:]:
-        torch.add(total, part, out=total)
-    return total
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _PieceBuffers:
+    """Host memory for the exchange of a piece."""
+
+    sent: Tensor
+    received: Tensor
+    copies: Tensor  # of the sum of this rank's stretch, one for each rank
+    gathered: Tensor
+
+    @classmethod
+    def of(cls, dtype: torch.dtype, width: int, own: int, parts: Sequence[range]) -> "_PieceBuffers":
+        """Return buffers for stretches of at most `width` elements and so many own parts."""
+        stretches = len(parts)
+        sizes = stretches * own, parts[-1].stop, stretches, stretches
+        sent, received, copies, gathered = (torch.zeros(count * width, dtype=dtype) for count in sizes)
+        return cls(sent=sent, received=received, copies=copies, gathered=gathered)

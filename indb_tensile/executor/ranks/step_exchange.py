@@ -39,11 +39,10 @@ class _GroupExchange:
         self._group = group
         self._around = around
 
-    def sum_parts(self, own: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
-        """Return the sums over all parts, added in the order of the parts."""
+    def sum_parts(self, own: Sequence[torch.Tensor], total: torch.Tensor, counts: Sequence[int]) -> None:
+        """Write the sum over all parts, added in the order of the parts, into `total`."""
         with self._exchange():
-            total = PartExchange(group=self._group, parts=parts_of(counts)).exact_sum(own.cpu())
-        return total.to(own.device)
+            PartExchange(group=self._group, parts=parts_of(counts)).exact_sum(own, total)
 
     def all_reduce(self, values: torch.Tensor) -> None:
         """Add up the values of all ranks in the order of the library, in place."""
@@ -87,11 +86,6 @@ class _NobodyElse:
     ) -> torch.distributed.Work:
         del sent, receives, sends
         received.zero_()
-        return _Done()
-
-    def _allgather_base(self, gathered: torch.Tensor, own: torch.Tensor, /) -> torch.distributed.Work:
-        del own
-        gathered.copy_(torch.zeros_like(gathered))  # Gloo gathers into memory of its own, and copies it
         return _Done()
 
     def broadcast(self, tensor: torch.Tensor, root: int, /) -> torch.distributed.Work:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from indb_tensile.errors import RequestError
 from indb_tensile.executor.capture.rank_share import divide_parts
-from indb_tensile.executor.ranks.part_exchange import PartExchange, RankGroup
+from indb_tensile.executor.ranks.part_exchange import PIECE_ELEMENTS, PartExchange, RankGroup
 from tests.executor.ranks.rank_threads import on_ranks
 from tests.nightly import some_examples
 
@@ -33,8 +33,10 @@ def sums(gradients: Tensor, ranks: int) -> list[Tensor]:
     parts = divide_parts(len(gradients), ranks)
 
     def run(rank: int, group: RankGroup) -> Tensor:
+        total = torch.empty_like(gradients[0])
         own = gradients[parts[rank].start : parts[rank].stop]
-        return PartExchange(group=group, parts=parts).exact_sum(own)
+        PartExchange(group=group, parts=parts).exact_sum([*own], total)
+        return total
 
     return on_ranks(ranks, run)
 
@@ -43,7 +45,7 @@ def sums(gradients: Tensor, ranks: int) -> list[Tensor]:
 @given(
     ranks=st.integers(1, 4),
     more=st.integers(0, 3),
-    elements=st.integers(1, 40),
+    elements=st.integers(0, 40),
     dtype=st.sampled_from((torch.float32, torch.bfloat16, torch.float64)),
     seed=st.integers(0, 1000),
 )
@@ -53,6 +55,13 @@ def test_exact_sum_has_the_bits_of_one_device_on_every_rank(
     gradients = drawn(ranks + more, elements, dtype, seed)
     expected = of_one_device(gradients)
     assert all(torch.equal(total, expected) for total in sums(gradients, ranks))
+
+
+@pytest.mark.parametrize("more", [0, 1, PIECE_ELEMENTS // 2])
+def test_exact_sum_of_a_gradient_in_several_pieces_has_the_bits_of_one_device(more: int) -> None:
+    gradients = drawn(3, PIECE_ELEMENTS + more, torch.float32, seed=more)
+    expected = of_one_device(gradients)
+    assert all(torch.equal(total, expected) for total in sums(gradients, 3))
 
 
 def test_sum_of_the_library_differs_with_three_ranks_and_is_equal_on_all_of_them() -> None:

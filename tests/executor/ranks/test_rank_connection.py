@@ -39,11 +39,12 @@ def test_rank_that_has_gone_is_noticed_by_the_exchange_of_the_others() -> None:
     def run(rank: int, group: RankGroup) -> str:
         value = torch.ones(3)
         with exchanging(group):
-            assert torch.equal(sum_parts(value, [value], counts=[1, 1, 1]), torch.full((3,), 3.0))
+            (total,) = sum_parts([value], [value], counts=[1, 1, 1])
+            assert torch.equal(total, torch.full((3,), 3.0))
             if rank == 1:
                 return "left"
             with pytest.raises(RankLostError) as caught:
-                sum_parts(value, [value], counts=[1, 1, 1])
+                sum_parts([value], [value], counts=[1, 1, 1])
         return caught.value.message
 
     assert on_ranks(3, run) == [
@@ -55,9 +56,10 @@ def test_rank_that_has_gone_is_noticed_by_the_exchange_of_the_others() -> None:
 
 def test_ranks_without_parts_take_part_in_the_exchange() -> None:
     def run(rank: int, group: RankGroup) -> list[float]:
-        own = torch.tensor([[1.5, 2.5]]) if rank == 2 else torch.empty(0, 2)
-        parts = (range(0), range(0), range(1))
-        return PartExchange(group=group, parts=parts).exact_sum(own).tolist()
+        own = [torch.tensor([1.5, 2.5])] if rank == 2 else []
+        total = torch.empty(2)
+        PartExchange(group=group, parts=(range(0), range(0), range(1))).exact_sum(own, total)
+        return [*map(float, total)]
 
     assert on_ranks(3, run) == [[1.5, 2.5]] * 3
 
@@ -107,8 +109,8 @@ def test_stranger_who_connects_to_ranks_that_train_disturbs_nothing() -> None:
             assert accepted >= 8
         meeting.wait()
         with exchanging(group):
-            total: torch.Tensor = sum_parts(torch.ones(3), [torch.ones(3)], counts=[1, 1])
-        return total.tolist()
+            (total,) = sum_parts([torch.ones(3)], [torch.ones(3)], counts=[1, 1])
+        return [*map(float, total)]
 
     assert on_ranks(2, run) == [[2.0, 2.0, 2.0]] * 2
 
