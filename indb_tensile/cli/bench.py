@@ -23,6 +23,7 @@ NOUNS = {
     "feed": "Measure how long an iteration waits for its batch, with and without uploading the next one ahead.",
     "forecast": "Compare predicted and measured iteration times on the emulated device.",
     "together": "Compare predicted and measured iteration times of several jobs on the emulated device.",
+    "ranks": "Compare one training on several processes with DistributedDataParallel: time, bits, traffic, memory.",
     "share": "Compare ways to share a device between jobs: turns, first fit, plans. Checks peaks and results.",
     "trace": "Simulate admission on jobs of a published trace, against known schedulers of deep learning.",
     "predictor": "Measure the errors of predicted operator latencies on networks outside the training data.",

@@ -44,6 +44,11 @@ def preload() -> None:
         raise DeviceError(f"{LIBRARY} is not preloaded", hint="Build the package with its native library.")
 
 
+def preload_children() -> None:
+    """Have processes that are started from now on preload the shim, which takes itself out of the environment."""
+    os.environ.update(preload_environment(os.environ))
+
+
 def _this_command() -> list[str]:
     """Return the command that started this process, by a module's name or as `tensile bench`."""
     return [sys.executable, *sys.orig_argv[1:]]
