@@ -24,6 +24,7 @@ NOUNS = {
     "forecast": "Compare predicted and measured iteration times on the emulated device.",
     "together": "Compare predicted and measured iteration times of several jobs on the emulated device.",
     "ranks": "Compare one training on several processes with DistributedDataParallel: time, bits, traffic, memory.",
+    "scaling": "Estimate how a training scales to hundreds of ranks, beside published measurements; simulated.",
     "share": "Compare ways to share a device between jobs: turns, first fit, plans. Checks peaks and results.",
     "trace": "Simulate admission on jobs of a published trace, against known schedulers of deep learning.",
     "predictor": "Measure the errors of predicted operator latencies on networks outside the training data.",

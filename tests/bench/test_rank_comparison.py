@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from indb_tensile.bench.commands.ranks import RankOptions, faults, measure, methods
+from indb_tensile.bench.commands.rank_comparison import RankOptions, faults, measure, methods
 from indb_tensile.bench.harness.sent_bytes import sent_bytes
 from tests.bench.subjects import Tiny
 
