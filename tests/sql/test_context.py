@@ -56,7 +56,7 @@ def test_error_has_few_lines_of_context(alice: Connection, statement: str, lines
         ("tensile_predict_proba", "text,anycompatible,integer"),
         ("tensile_predict_vector", "text,anycompatible,integer"),
         ("tensile_predict_values", "text,anycompatible,integer"),
-        ("tensile_embed", "text,anycompatible,integer"),
+        ("tensile_embed", "text,anycompatible,integer,text"),
         ("tensile_explain_prediction", "text,anycompatible,integer,text,bigint"),
     ],
 )
