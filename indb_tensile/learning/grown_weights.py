@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from indb_tensile.learning.preprocessor import Preprocessor
+from indb_tensile.learning.pretrained_vectors import PretrainedVectors
 from indb_tensile.learning.row_embeddings import RowEmbedding, TokenEmbedding
 from indb_tensile.learning.table_networks import CrossNetwork
 
@@ -116,7 +117,8 @@ def _grown_keys(
         widths = zip(parts, embedding.part_widths, strict=True)
         values = [(*key, place) for key, width in widths for place in range(width)]
     deep = module.last.in_features - len(values) if isinstance(module, CrossNetwork) else 0
-    return [groups["numbers"], plain, codes, values, [*values, *range(deep)]]
+    centered = groups["texts"] if isinstance(embedding.texts, PretrainedVectors) else []
+    return [groups["numbers"], plain, codes, centered, values, [*values, *range(deep)]]
 
 
 def _names_by_group(embedding: RowEmbedding | TokenEmbedding, preprocessor: Preprocessor) -> Mapping[str, list[str]]:

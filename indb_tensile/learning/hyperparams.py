@@ -16,8 +16,13 @@ from indb_tensile.request.parameter_rules import fill_defaults
 _LEARNING_RATE = {"sgd": 0.05, "adam": 2e-3, "adamw": 2e-3, "adagrad": 1e-2, "rmsprop": 1e-3, "lion": 3e-4}
 _WEIGHT_DECAY = {"adamw": 1e-2, "lion": 1e-1}  # torch's default for adamw; 0 for all other optimizers
 _BETAS = {"lion": (0.9, 0.99)}  # the authors' default
-# Of a registered network: as in the papers of BERT and of LoRA. A head begins from nothing, as other networks do.
-_PRETRAINED_RATE = {"all": 1e-4, "lora": 1e-3, "head": None}
+# Of a registered network: as in the papers of BERT and of LoRA.
+_PRETRAINED_RATE = {"all": 1e-4, "lora": 1e-3}
+# Of a head alone. Steps of adamw are as large for numbers of a vector that hardly vary as for others, so a head that
+# learns by it from few labels follows noise: docs/results.md has the accuracy of both.
+_HEAD = {"optimizer": "sgd", "learning_rate": 2.5e-3}
+# A request that gives one of these has an optimizer in mind: adamw, unless it names another one.
+_OF_OPTIMIZER = ("optimizer", "learning_rate", "betas", "eps", "weight_decay_of")
 _PRETRAINED_BATCH = 32  # the papers': a step of an encoder takes far more memory a row than one of a table's network
 _ANOMALY_EPOCHS = 50  # of `bench anomalies`: a longer training reconstructs the anomalies of a small table too
 _WARMUP = {"one_cycle": 0.3}  # torch's default; 0 for all other schedules
@@ -128,7 +133,7 @@ def settings_of(
 
 def _settings_of_one(spec: JobSpec, architecture: Mapping[str, Any], rows: int, *, starts: bool) -> TrainingSettings:
     if architecture["type"] == "pretrained":
-        return TrainingSettings.parse(_of_pretrained(architecture, spec.hyperparams) | spec.hyperparams, rows)
+        return TrainingSettings.parse(_of_pretrained(architecture, spec.hyperparams, rows) | spec.hyperparams, rows)
     settings = TrainingSettings.parse(spec.hyperparams, rows)
     if spec.task is Task.ANOMALY and spec.hyperparams.get("epochs") is None:
         return replace(settings, epochs=min(settings.epochs, _ANOMALY_EPOCHS))
@@ -138,11 +143,16 @@ def _settings_of_one(spec: JobSpec, architecture: Mapping[str, Any], rows: int, 
     return replace(settings, ensemble=training_length.members(rows))
 
 
-def _of_pretrained(architecture: Mapping[str, Any], hyperparams: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the defaults of a network that has learned already: small batches, and small steps if it goes on."""
-    rate = _PRETRAINED_RATE[architecture.get("train") or "head"]
+def _of_pretrained(architecture: Mapping[str, Any], hyperparams: Mapping[str, Any], rows: int) -> dict[str, Any]:
+    """Return the defaults of a network that has learned already: small batches, and few small steps if it goes on."""
+    batch = hyperparams.get("batch_size") or _PRETRAINED_BATCH
+    epochs = training_length.epochs(math.ceil(rows / batch), training_length.PRETRAINED_STEPS)
+    own: dict[str, Any] = {"batch_size": batch, "epochs": epochs}
+    part = architecture.get("train") or "head"
+    if part == "head":
+        return own if any(hyperparams.get(name) is not None for name in _OF_OPTIMIZER) else own | _HEAD
     scales = hyperparams.get("optimizer") in (None, "adam", "adamw")  # the rates are theirs
-    return {"batch_size": _PRETRAINED_BATCH} | ({"learning_rate": rate} if rate is not None and scales else {})
+    return own | ({"learning_rate": _PRETRAINED_RATE[part]} if scales else {})
 
 
 def _defaults(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,8 +2,14 @@
 
 Attention is eager, and its mask is added to the weights as numbers (batch, 1, tokens, tokens): masks of other forms
 lead transformers to operators that depend on the values of the mask, which no step graph can hold.
+
+The vectors of a pretrained network have a large mean and an arbitrary length, with which the layers behind it learn
+slowly. So the mean over the training rows is subtracted, and all vectors are divided by one number. The numbers of a
+vector keep their ratios: dividing each by its own deviation, as for columns of numbers, would make noise as large as
+what the network learned (docs/results.md has the accuracy of both).
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
@@ -18,6 +24,12 @@ from indb_tensile.request.pretrained_rules import lora_options, lora_targets
 
 _FAR = -1e9  # added to the weight of padding in attention, as in token_networks.py
 _WRAPPED = ".base_layer."  # peft's name for a layer that LoRA changes
+_LENGTH = 16.0  # root mean square length of a vector behind its mean: numbers near 1 at a width of 256
+_FITTED_ROWS = 256  # give means to a sixteenth of a deviation, as they are rounded
+_FITTED_WORK = 1 << 39  # weights by tokens: half a minute of a processor at most, unless the fewest rows take more
+_FEWEST_FITTED_ROWS = 8  # of a large network: rough centers and scales still help
+_FITTED_AT_ONCE = 16  # rows
+_ROUNDED = 16  # parts of a number's mean deviation, and of the doubling of a scale
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,8 +74,11 @@ class PretrainedVectors(nn.Module):
     """Turns the tokens of several columns into one vector for each column.
 
     With `train` head the encoder stays as it is, without dropout; with lora only the adapters learn; with all
-    everything does.
+    everything does. `centers` (columns, width) and `scales` (columns, 1) are buffers, which `fit` sets.
     """
+
+    centers: Tensor
+    scales: Tensor
 
     def __init__(self, columns: tuple[TextColumn, ...], options: PretrainedOptions) -> None:
         super().__init__()
@@ -81,7 +96,14 @@ class PretrainedVectors(nn.Module):
         self.encoder.requires_grad_(options.train == "all")
         for name, parameter in self.encoder.named_parameters():
             parameter.requires_grad = options.train == "all" or "lora_" in name
+        self.register_buffer("centers", torch.empty(len(columns), options.width))
+        self.register_buffer("scales", torch.empty(len(columns), 1))
         self.dropout = nn.Dropout(options.text_dropout)
+
+    def reset_parameters(self) -> None:
+        """Let vectors be those of the network."""
+        nn.init.zeros_(self.centers)
+        nn.init.ones_(self.scales)
 
     def train(self, mode: bool = True) -> "PretrainedVectors":
         """Change the mode, except that of an encoder that does not learn."""
@@ -118,10 +140,35 @@ class PretrainedVectors(nn.Module):
         if self.options.train == "lora":
             draw_lora(self.encoder)
 
+    def fit(self, tokens: Tensor) -> None:
+        """Set centers and scales from the tokens of training rows (rows, sum of lengths), of which some are read.
+
+        Both are rounded, so that machines whose last bits of the vectors differ begin with the same numbers.
+        """
+        work = sum(self.lengths) * sum(own.numel() for own in self.encoder.parameters())
+        most = max(_FEWEST_FITTED_ROWS, min(_FITTED_ROWS, _FITTED_WORK // work))
+        chosen = tokens[:: -(-len(tokens) // most)]
+        learning = self.training
+        self.eval()
+        with torch.no_grad():
+            parts = [self._vectors(own).double() for own in chosen.split(_FITTED_AT_ONCE)]
+            vectors = torch.cat(parts)
+            centers = vectors.mean(dim=0)
+            lengths = (vectors - centers).square().sum(dim=2).mean(dim=0).sqrt()
+            scales = _LENGTH / torch.where(lengths > 0, lengths, _LENGTH)
+            scales = torch.exp2((scales.log2() * _ROUNDED).round() / _ROUNDED).unsqueeze(1)
+            unit = _LENGTH / math.sqrt(centers.shape[1]) / scales / _ROUNDED
+            self.scales.copy_(scales)
+            self.centers.copy_((centers / unit).round() * unit)
+        self.train(learning)
+
     def forward(self, tokens: Tensor) -> Tensor:
         """Map the tokens (batch, sum of lengths), 0 for none, to (batch, columns, width)."""
-        vectors = [self._vector(part) for part in torch.split(tokens, self.lengths, dim=1)]
-        return cast(Tensor, self.dropout(torch.stack(vectors, dim=1)))
+        return cast(Tensor, self.dropout((self._vectors(tokens) - self.centers) * self.scales))
+
+    def _vectors(self, tokens: Tensor) -> Tensor:
+        """Return the vectors of the network itself."""
+        return torch.stack([self._vector(part) for part in torch.split(tokens, self.lengths, dim=1)], dim=1)
 
     def _vector(self, tokens: Tensor) -> Tensor:
         sizes, length = self.options.network.sizes, tokens.shape[1]

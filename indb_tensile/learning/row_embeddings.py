@@ -39,7 +39,12 @@ class RowLayout:
     @property
     def width(self) -> int:
         """Return how many numbers an encoded row has."""
-        return self.numbers + self.others + len(self.categories) + self.tokens + self.pixels
+        return self.first_token + self.tokens + self.pixels
+
+    @property
+    def first_token(self) -> int:
+        """Return how many numbers of a row stand before its tokens."""
+        return self.numbers + self.others + len(self.categories)
 
     @property
     def tokens(self) -> int:
@@ -291,13 +296,18 @@ class SummaryToken(nn.Module):
 
 
 def fit_embeddings(module: nn.Module, x: Tensor) -> None:
-    """Fit the bins of piecewise linear embeddings in the module to encoded training rows (rows, width)."""
+    """Fit the bins of piecewise linear embeddings and the centers of vectors of registered networks in the module.
+
+    `x` are encoded training rows (rows, width), which may lack their pixels.
+    """
     if not len(x):
         return
     step = -(-len(x) // _FITTED_ROWS)
     for part in module.modules():
         if isinstance(part, PiecewiseLinearEmbedding):
             part.fit(x[::step, : part.weight.shape[0]])
+        if isinstance(part, RowEmbedding) and isinstance(part.texts, PretrainedVectors):
+            part.texts.fit(x[:, part.layout.first_token :][:, : part.layout.tokens])
 
 
 def _text_vectors(columns: tuple[TextColumn, ...], options: TextOptions | PretrainedOptions) -> nn.Module:

@@ -101,7 +101,10 @@ class WideAndDeep(nn.Module):
 
 
 class EmbeddedDense(nn.Module):
-    """Fully connected layers behind an embedding; without hidden ones a linear model of it."""
+    """Fully connected layers behind an embedding; without hidden ones a linear model of it.
+
+    The first outputs are zero: a random last layer would add noise that few labels do not outweigh.
+    """
 
     def __init__(
         self,
@@ -115,11 +118,20 @@ class EmbeddedDense(nn.Module):
         super().__init__()
         self.embedding = embedding
         self.hidden = dense(embedding.outputs, hidden, activation, dropout)
-        self.last = nn.Linear(hidden[-1] if hidden else embedding.outputs, outputs)
+        self.last = ZeroLinear(hidden[-1] if hidden else embedding.outputs, outputs)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map rows (batch, width) to (batch, outputs)."""
         return cast(Tensor, self.last(self.hidden(self.embedding(x))))
+
+
+class ZeroLinear(nn.Linear):
+    """A linear layer whose first weights are zero."""
+
+    def reset_parameters(self) -> None:
+        """Set weights and constants to zero."""
+        nn.init.zeros_(self.weight)
+        nn.init.zeros_(self.bias)
 
 
 class FeatureTransformer(nn.Module):

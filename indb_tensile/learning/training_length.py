@@ -11,6 +11,7 @@ _SMALLEST_BATCH = 16
 _LARGEST_BATCH = 1024
 _BATCHES_AN_EPOCH = 32  # below the largest batch size: few enough to be fast, enough gradient noise to generalise
 _STEPS = 3_000  # target number of optimizer steps of a training
+PRETRAINED_STEPS = 1_000  # of one from a registered network, which has learned already, and whose steps take long
 _FEWEST_EPOCHS = 12  # applies to large tables: each row is trained on at least this often
 _MOST_EPOCHS = 500  # applies to small tables: bounds the number of validation passes
 _PATIENCE_SHARE = 0.2  # share of the epochs
@@ -31,9 +32,9 @@ def batch_size(rows: int) -> int:
     return int(min(max(target, _SMALLEST_BATCH), _LARGEST_BATCH))
 
 
-def epochs(steps_an_epoch: int) -> int:
-    """Return the number of epochs that make `_STEPS` optimizer steps, clamped to the bounds above."""
-    target = math.ceil(_STEPS / max(steps_an_epoch, 1))
+def epochs(steps_an_epoch: int, steps: int = _STEPS) -> int:
+    """Return the number of epochs that make `steps` optimizer steps, clamped to the bounds above."""
+    target = math.ceil(steps / max(steps_an_epoch, 1))
     return min(max(target, _FEWEST_EPOCHS), _MOST_EPOCHS)
 
 

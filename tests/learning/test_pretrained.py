@@ -1,5 +1,6 @@
 """Registered networks read texts in trainings, which train and store no more than was asked for."""
 
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -13,9 +14,11 @@ from indb_tensile.executor.capture.optimizer import OptimizerSettings
 from indb_tensile.executor.capture.step_capture import CapturedStep, capture_training
 from indb_tensile.learning.architectures import stored_names
 from indb_tensile.learning.artifacts import ModelBundle, ModelPredictor
+from indb_tensile.learning.hyperparams import settings_of
 from indb_tensile.learning.preparation import Prepared, assemble
 from indb_tensile.learning.pretrained_vectors import PretrainedVectors
 from indb_tensile.learning.registered_network import RegisteredNetwork
+from indb_tensile.learning.starting_weights import StartingWeights
 from indb_tensile.request.pretrained_rules import FAMILIES
 from indb_tensile.scheduler.graph import Role
 from tests.learning.tables import bundle, score, spec, train
@@ -59,6 +62,7 @@ def test_vectors_are_those_of_the_library_with_its_own_masks(family: str) -> Non
     with torch.no_grad():
         expected = plain(**inputs).last_hidden_state[:, 0]
         pooled = vectors(torch.cat([tokens, tokens.new_zeros(8, vectors.lengths[1])], dim=1))[:, 0]
+    expected = (expected - vectors.centers[0]) * vectors.scales[0]
     torch.testing.assert_close(pooled, expected, rtol=1e-5, atol=1e-5)
 
 
@@ -87,6 +91,51 @@ def test_tokens_are_those_of_the_networks_tokenizer_and_several_columns_share_th
     assert numbers[begin : begin + 8].tolist() == [1.0 + number for number in expected] + [0.0, 0.0]
     assert numbers[place["title token 1"] :][:3].tolist() == [3.0, 4.0, 0.0]
     assert sum(isinstance(part, PretrainedVectors) for part in job.module.modules()) == 1
+
+
+def test_vectors_of_each_column_are_centered_on_the_training_rows_and_scaled_by_one_number() -> None:
+    job = prepared()
+    vectors = encoder_of(job.module).eval()
+    with torch.no_grad():
+        of_training = vectors(job.train.x[:, -sum(vectors.lengths) :])
+    assert of_training.shape[1:] == (2, 16)
+    assert of_training.mean(dim=0).abs().max() < 4 / 16  # of numbers near 4, rounded to a sixteenth
+    lengths = of_training.square().sum(dim=2).mean(dim=0).sqrt()
+    torch.testing.assert_close(lengths, torch.full((2,), 16.0), rtol=0.05, atol=0)
+    assert len(vectors.scales.unique()) == 2
+    assert {"embedding.texts.centers", "embedding.texts.scales"} <= set(stored_names(job.module))
+
+
+def test_a_head_answers_alike_before_it_learns_and_learns_by_sgd_unless_the_request_says_how() -> None:
+    def settings(part: str, **hyperparams: Any) -> tuple[str, float]:
+        wishes = spec(
+            "y", architecture={"type": "pretrained", "from": "bert", "train": part}, hyperparams=hyperparams
+        )
+        own = settings_of(wishes, wishes.architecture, 100)
+        return own.optimizer, own.learning_rate
+
+    assert not prepared().module.eval()(prepared().train.x).any()
+    assert settings("head") == ("sgd", 2.5e-3)
+    assert settings("head", learning_rate=0.01) == ("adamw", 0.01)
+    assert settings("head", betas=[0.9, 0.99]) == ("adamw", 2e-3)
+    assert settings("lora") == ("adamw", 1e-3)
+    assert settings("all") == ("adamw", 1e-4)
+    assert settings("all", optimizer="sgd") == ("sgd", 0.05)
+
+
+def test_a_column_of_texts_more_gets_its_own_center_and_the_others_keep_theirs() -> None:
+    wishes: dict[str, Any] = {"architecture": {"type": "pretrained", "from": "bert"}, "hyperparams": {"epochs": 1}}
+    one, two = ({"encode": dict.fromkeys(names, "tokens")} for names in (["title"], ["title", "body"]))
+    origin = assemble(descriptions(), spec("y", features=("title",), preprocess=one, **wishes), network=network())
+    weights = {name: origin.module.state_dict()[name] for name in stored_names(origin.module)}
+    published = replace(bundle(origin), network=network(), weights=weights)
+    start = StartingWeights(model="m", version=1, bundle=published)
+    more = spec("y", features=("title", "body"), preprocess=two, **wishes)
+    again = assemble(descriptions(40), more, start=start, network=network())
+    before, after = (encoder_of(job.module) for job in (origin, again))
+    assert torch.equal(after.centers[:1], before.centers)
+    assert torch.equal(after.scales[:1], before.scales)
+    assert after.centers[1].any()
 
 
 def learns_with(part: str, name: str) -> bool:

@@ -97,7 +97,9 @@ def _pretrained_network(part: str, family: str, outputs: int) -> nn.Module:
     layout |= {"vocabularies": [network.tokenizer.size] * len(LENGTHS), "lengths": list(LENGTHS)}
     width = NUMBERS + OTHERS + len(CATEGORIES) + sum(LENGTHS)
     declared = {"type": "pretrained", "from": network.name, "train": part, "hidden": [12]}
-    return build({**declared, **layout}, (width,), outputs, seed=seed, network=network)
+    module = build({**declared, **layout}, (width,), outputs, seed=seed, network=network)
+    fit_embeddings(module, encoded_texts(40))
+    return module
 
 
 def image_builders(outputs: int) -> dict[str, Callable[[], nn.Module]]:

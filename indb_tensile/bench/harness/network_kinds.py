@@ -257,7 +257,7 @@ _ALL = (
             name=name,
             build=build,
             x=embedded_networks.encoded_texts,
-            settings=_ADAMW,
+            settings=_SGD if name == "pretrained_head" else _ADAMW,  # as jobs by default
             architecture="pretrained",
             **_CLASSIFIED,
         )

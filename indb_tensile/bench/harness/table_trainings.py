@@ -9,13 +9,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch import nn
 
 from indb_tensile.bench.harness.sample_tables import SampleTable
 from indb_tensile.job import JobSpec, Relation
 from indb_tensile.learning.batch_order import batch_plan, batches, ordered_batches
 from indb_tensile.learning.encoded_parts import Part
 from indb_tensile.learning.estimators import Estimator
-from indb_tensile.learning.hyperparams import learning_rate
+from indb_tensile.learning.hyperparams import TrainingSettings, learning_rate
 from indb_tensile.learning.model_metrics import evaluate
 from indb_tensile.learning.plateau import Plateau
 from indb_tensile.learning.preparation import Prepared
@@ -49,9 +50,7 @@ def train(prepared: Prepared) -> tuple[int, int]:
         fitted = prepared.module.fit(prepared.train, prepared.valid, prepared.task, seed=seed, threads=threads)
         return fitted.iterations, fitted.iterations
     module, settings, stop = prepared.module, prepared.settings, prepared.early_stop
-    optimizer = torch.optim.AdamW(
-        module.parameters(), lr=settings.learning_rate, betas=settings.betas, weight_decay=settings.weight_decay
-    )
+    optimizer = _optimizer(module, settings)
     per_epoch = batch_plan(prepared.train.rows, settings).steps
     best: dict[str, torch.Tensor] = {}
     plateau = Plateau()
@@ -77,6 +76,15 @@ def train(prepared: Prepared) -> tuple[int, int]:
     if best:
         module.load_state_dict(best)
     return epoch, epoch * per_epoch
+
+
+def _optimizer(module: nn.Module, settings: TrainingSettings) -> torch.optim.Optimizer:
+    """Return the optimizer, of the two that are defaults of jobs."""
+    learned = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    rate, decay = settings.learning_rate, settings.weight_decay
+    if settings.optimizer == "sgd":
+        return torch.optim.SGD(learned, lr=rate, momentum=settings.momentum, weight_decay=decay)
+    return torch.optim.AdamW(learned, lr=rate, betas=settings.betas, weight_decay=decay)
 
 
 def outputs_of(prepared: Prepared, part: Part) -> torch.Tensor:
