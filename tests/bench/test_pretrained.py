@@ -4,7 +4,8 @@ import pytest
 
 from indb_tensile.bench.commands.pretrained import measure, measure_part, subject_of
 from indb_tensile.bench.harness.debian_descriptions import section_table
-from indb_tensile.bench.harness.few_labels import fine_tune, pretrain, untrained
+from indb_tensile.bench.harness.few_labels import fine_tune, tfidf, untrained
+from indb_tensile.bench.harness.text_pretraining import pretrain
 from indb_tensile.bench.harness.tiny_networks import tiny_network
 
 WORDS = tuple(f"word{number}" for number in range(60))
@@ -34,6 +35,8 @@ def test_network_that_is_pretrained_here_is_registered_and_fine_tuned() -> None:
     table = section_table((text, text.split()[0]) for text in texts)
     pretrained = pretrain(texts, steps=20)
     assert pretrained.last_loss < pretrained.first_loss
-    accuracy, job = fine_tune(table, 60, 0, pretrained.network, "lora", {"epochs": 40, "batch_size": 16})
-    assert accuracy > 0.5
-    assert job.architecture["digest"] == pretrained.network.digest != untrained(pretrained.network).digest
+    for part in ("head", "lora"):
+        accuracy, job = fine_tune(table, 60, 0, pretrained.network, part, {"epochs": 40, "batch_size": 16})
+        assert accuracy > 0.5
+        assert job.architecture["digest"] == pretrained.network.digest != untrained(pretrained.network).digest
+    assert tfidf(table, 60, 0) > 0.5
