@@ -151,7 +151,7 @@ class PretrainedVectors(nn.Module):
         learning = self.training
         self.eval()
         with torch.no_grad():
-            parts = [self._vectors(own).double() for own in chosen.split(_FITTED_AT_ONCE)]
+            parts = [self._vectors(own).double() for own in torch.split(chosen, _FITTED_AT_ONCE)]
             vectors = torch.cat(parts)
             centers = vectors.mean(dim=0)
             lengths = (vectors - centers).square().sum(dim=2).mean(dim=0).sqrt()

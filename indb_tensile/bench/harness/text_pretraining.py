@@ -97,7 +97,8 @@ def _latent_vectors(texts: Sequence[Tokens], vocabulary: int, seed: int) -> tupl
 def _scaled(vectors: npt.NDArray[np.float64], size: float) -> Vectors:
     """Return vectors of `_WIDTH` numbers whose root mean square is `size`, with zeros behind shorter ones."""
     padded = np.pad(vectors, ((0, 0), (0, _WIDTH - vectors.shape[1])))
-    return (size * padded / np.sqrt(np.square(padded).mean())).astype(np.float32)
+    scaled: Vectors = (size * padded / np.sqrt(np.square(padded).mean())).astype(np.float32)
+    return scaled
 
 
 def _train_unlabelled(
