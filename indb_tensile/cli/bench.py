@@ -27,6 +27,7 @@ NOUNS = {
     "scaling": "Estimate how a training scales to hundreds of ranks, beside published measurements; simulated.",
     "share": "Compare ways to share a device between jobs: turns, first fit, plans. Checks peaks and results.",
     "trace": "Simulate admission on jobs of a published trace, against known schedulers of deep learning.",
+    "controllers": "Simulate several controllers on one catalog: makespan, and waits of jobs of several devices.",
     "predictor": "Measure the errors of predicted operator latencies on networks outside the training data.",
     "defaults": "Train on known tables with defaults; compare quality and time with boosting and a linear model.",
     "quality": "Compare the quality of models on a fixed list of real tables with boosting and other networks.",
@@ -51,7 +52,20 @@ NOUNS = {
 }
 
 # These benchmarks need a server: the one that --dsn names, or else a private one that is created for the run.
-SERVED = ("queue", "checkpoints", "page", "read", "predict", "search", "start", "cpu", "share", "watching", "grid")
+SERVED = (
+    "queue",
+    "checkpoints",
+    "page",
+    "read",
+    "predict",
+    "search",
+    "start",
+    "cpu",
+    "share",
+    "watching",
+    "grid",
+    "controllers",
+)
 _WITHOUT_SERVER = ("--dsn", "-h", "--help")  # with these options no server is created
 
 

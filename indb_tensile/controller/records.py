@@ -171,8 +171,9 @@ class CatalogRecords:
         slots: int = 8,
         entering: int = 2,
         threads: int = 1,
+        session: Session | None = None,
     ) -> None:
-        self._session = Session(
+        self._session = session or Session(
             dsn, application_name=application_name, retry_s=0.0, lock_timeout_ms=LOOP_LOCK_TIMEOUT_MS
         )
         self._host = host

@@ -103,6 +103,11 @@ class JobsOnDevice:
         """The jobs on the device."""
         return tuple(self._residents)
 
+    def expect(self, number: int, steps_left: float) -> None:
+        """Note a job that comes to this device with so many steps left."""
+        self.left[number] = steps_left
+        self.attained_ns.setdefault(number, 0.0)
+
     def plan_of(self, number: int) -> int | None:
         """Return the number of the plan that this job follows; None if it is not on the device."""
         resident = self._residents.get(number)
