@@ -450,6 +450,7 @@ create index jobs_active on tensile.jobs (worker_id) where worker_id is not null
 create index jobs_finished on tensile.jobs (finished_at, job_id) where finished_at is not null;
 create index jobs_queued_by_owner on tensile.jobs (owner_oid, priority desc, job_id)
   where state = 'queued' and not pause_requested and not awaits_jobs;
+create index jobs_queued_gangs on tensile.jobs (job_id) where state = 'queued' and devices > 1;
 create index jobs_awaiting on tensile.jobs (job_id) where awaits_jobs;
 create index jobs_retried on tensile.jobs (retry_of) where retry_of is not null;
 create index jobs_of_search on tensile.jobs (search_id, job_id) where search_id is not null;
@@ -587,6 +588,25 @@ comment on column tensile.rank_values.job_id is 'job of the ranks';
 comment on column tensile.rank_values.rank is 'rank that has written the value';
 comment on column tensile.rank_values.key is 'name of the value, which all ranks of the job know';
 comment on column tensile.rank_values.value is 'bytes of the value';
+
+create table tensile.gang_turns (
+  job_id bigint primary key,  -- no foreign key: its check would wait for an owner that locks the job
+  turns integer not null default 1,
+  workers bigint[] not null,
+  begins_at timestamptz not null,
+  ends_at timestamptz not null,
+  constraint gang_turns_count_from_one check (turns > 0),
+  constraint gang_turns_end_after_they_begin check (ends_at >= begins_at)
+);
+comment on table tensile.gang_turns is
+  'turns of jobs for several devices that have waited for long: until the end of a turn, as many workers as the job needs '
+  'claim no other job. A row exists from the first turn until the job trains';
+comment on column tensile.gang_turns.job_id is 'job whose turn it is';
+comment on column tensile.gang_turns.turns is 'number of turns that it has had; each is twice as long as the one before';
+comment on column tensile.gang_turns.workers is 'workers that claim no other job';
+comment on column tensile.gang_turns.begins_at is 'begin of the last turn';
+comment on column tensile.gang_turns.ends_at is
+  'end of the last turn; the next one begins after a pause that is as long as the turn was';
 
 create table tensile.awaited_jobs (
   job_id bigint not null references tensile.jobs on delete cascade,

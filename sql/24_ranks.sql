@@ -6,6 +6,12 @@
 -- that the other one waits for. A gang has its turn for two minutes: one that reads a large table, or waits for memory,
 -- delays the others for no longer. If two gangs then hold devices that they need both, tensile.take_back_gangs() returns
 -- them.
+--
+-- A gang needs a place on all its devices at once, and single jobs could take each place as soon as it is free. So a gang
+-- that has waited for a minute gets a turn: as many workers as it needs claim no other job until it trains, for two
+-- minutes at most. After a turn in which it has not begun to train, all jobs are claimed for as long as the turn was, and
+-- the next turn is twice as long. So a gang waits for a small multiple of the time in which its devices end a job, and
+-- single jobs are never held back for more than half of the time.
 
 create function tensile.incomplete_gang() returns bigint
   language sql stable
@@ -47,6 +53,133 @@ $$;
 comment on function tensile.most_gang_devices(bigint) is
   'returns the largest number of devices of one kind that could train a job of this need together now';
 
+create function tensile.accepting_devices(worker bigint, needs_bytes bigint default null) returns bigint
+  language sql stable
+  set search_path = pg_catalog, pg_temp
+as $$
+  select count(*)
+    from tensile.workers as mine
+    join tensile.workers as w on w.device = mine.device and w.version = mine.version
+    join tensile.work_left() as l on l.worker_id = w.worker_id and (l.accepts or w.worker_id = mine.worker_id)
+    left join tensile.devices as d on d.worker_id = w.worker_id
+   where mine.worker_id = accepting_devices.worker
+     and (accepting_devices.needs_bytes is null or d.budget_bytes >= accepting_devices.needs_bytes)
+$$;
+comment on function tensile.accepting_devices(bigint, bigint) is
+  'returns the number of workers, this one included, that would claim a job of this need now and whose devices are of the '
+  'same kind';
+
+create function tensile.holds_back(worker bigint) returns bigint
+  language sql stable
+  set search_path = pg_catalog, pg_temp
+as $$
+  select t.job_id from tensile.gang_turns as t
+   where t.ends_at > now() and holds_back.worker = any (t.workers) order by t.job_id limit 1
+$$;
+comment on function tensile.holds_back(bigint) is
+  'returns the job for several devices whose turn it is on the device of this worker, which claims no other job; null if '
+  'there is none';
+
+create function tensile.waiting_gang() returns tensile.jobs
+  language sql stable
+  set search_path = pg_catalog, pg_temp
+as $$
+  select q.* from tensile.jobs as q
+    left join tensile.gang_turns as t on t.job_id = q.job_id
+   where q.state = 'queued' and q.devices > 1 and not q.pause_requested and not q.awaits_jobs
+     and (q.not_before is null or q.not_before <= now()) and q.enqueued_at < now() - interval '1 minute'
+     and q.installation = (select tensile.installation())
+     and (t.job_id is null or t.ends_at + (t.ends_at - t.begins_at) <= now())
+     and q.owner_oid <> all (tensile.owners_at_limit(0)) and tensile.may_train(q.owner_oid)
+     and q.devices <= tensile.most_gang_devices(q.needs_bytes)
+     and q.priority >= (select h.priority from tensile.jobs as h
+                         where h.owner_oid = q.owner_oid and h.state = 'queued' and not h.pause_requested
+                           and not h.awaits_jobs
+                         order by h.owner_oid, h.priority desc, h.job_id limit 1)
+   order by q.job_id limit 1
+$$;
+comment on function tensile.waiting_gang() is
+  'returns the oldest job for several devices that has waited long enough for a turn: its owner could train it now, has no '
+  'job of a higher priority in the queue, and there are as many devices';
+
+-- The workers of a turn are those that will have a place first, on devices of the kind of which there are the most.
+create function tensile.turn_workers(job tensile.jobs) returns bigint[]
+  language sql stable
+  set search_path = pg_catalog, pg_temp
+as $$
+  with able as (
+    select w.worker_id, l.accepts, l.work_s, count(*) over (partition by w.device) as alike, w.device
+      from tensile.workers as w join tensile.work_left() as l on l.worker_id = w.worker_id
+      left join tensile.devices as d on d.worker_id = w.worker_id
+     where w.stopped_at is null and w.heartbeat_at > now() - make_interval(secs => w.lease_s)
+       and w.version = tensile.catalog_version()
+       and ((job).needs_bytes is null or d.budget_bytes >= (job).needs_bytes)
+  ), chosen as (
+    select a.worker_id from able as a where a.alike >= (job).devices
+     order by a.alike desc, a.device, a.accepts desc, a.work_s, a.worker_id limit (job).devices
+  )
+  select array_agg(c.worker_id order by c.worker_id) from chosen as c
+$$;
+comment on function tensile.turn_workers(tensile.jobs) is
+  'returns the workers that hold back other jobs in a turn of this job; null if there are not enough';
+
+create function tensile.turn_is_ready(job tensile.jobs) returns boolean
+  language sql stable
+  set search_path = pg_catalog, pg_temp
+as $$
+  select tensile.incomplete_gang() is null
+     and exists (select from tensile.gang_turns as t
+                  where t.job_id = (job).job_id
+                    and (select count(*) from tensile.work_left() as l where l.worker_id = any (t.workers) and l.accepts)
+                        >= (job).devices)
+$$;
+comment on function tensile.turn_is_ready(tensile.jobs) is
+  'returns whether all workers of the job''s turn have a place for it';
+
+-- Begins and ends turns. One turn at a time: two gangs that each wait for devices of the other one would both wait.
+create function tensile.keep_turns() returns void
+  language plpgsql volatile
+  set search_path = pg_catalog, pg_temp
+  set enable_bitmapscan = off  -- the statistics of a queue are out of date, and must not prevent index scans
+  set enable_seqscan = off
+as $$
+declare
+  gang tensile.jobs;
+begin
+  delete from tensile.gang_turns as t
+   where not exists (select from tensile.jobs as j where j.job_id = t.job_id and j.state in ('queued', 'starting'));
+  update tensile.gang_turns as t set ends_at = now()
+    from tensile.jobs as j
+   where j.job_id = t.job_id and t.ends_at > now()
+     and (j.state = 'queued' and (j.pause_requested or j.awaits_jobs or j.not_before > now())
+          or exists (select from unnest(t.workers) as u (worker_id)
+                      where not exists (select from tensile.workers as w
+                                         where w.worker_id = u.worker_id and w.stopped_at is null
+                                           and w.heartbeat_at > now() - make_interval(secs => w.lease_s))));
+  if exists (select from tensile.gang_turns as t where t.ends_at > now()) or tensile.incomplete_gang() is not null then
+    return;
+  end if;
+  gang := tensile.waiting_gang();
+  if gang.job_id is null then
+    return;
+  end if;
+  perform from tensile.workers as w  -- as in tensile.claim_job(): two workers could begin a turn at the same time
+    where w.worker_id = (select min(v.worker_id) from tensile.workers as v where v.stopped_at is null)
+      for no key update;
+  insert into tensile.gang_turns as t (job_id, workers, begins_at, ends_at)
+  select gang.job_id, c.workers, now(), now() + interval '2 minutes'
+    from tensile.turn_workers(gang) as c (workers)
+   where c.workers is not null and not exists (select from tensile.gang_turns as o where o.ends_at > now())
+      on conflict (job_id) do update
+     set turns = t.turns + 1, workers = excluded.workers, begins_at = excluded.begins_at,
+         ends_at = excluded.begins_at + interval '2 minutes' * 2 ^ least(t.turns, 10)
+   where t.ends_at + (t.ends_at - t.begins_at) <= now();
+end
+$$;
+comment on function tensile.keep_turns() is
+  'ends turns of jobs for several devices that have begun or cannot begin, and begins a turn of one that has waited long '
+  'enough';
+
 -- What a queued job for several devices waits for, as tensile.stat_queue shows it. Security definer: a user does not see
 -- the ranks of other users' jobs.
 create function tensile.gang_words(job bigint, devices integer, needs_bytes bigint) returns text
@@ -65,6 +198,8 @@ begin
                   case most when 0 then 'none' else 'at most ' || most end);
   elsif tensile.incomplete_gang() <> gang_words.job then
     return 'its turn: another job for several devices waits for all of them, and one such job starts at a time';
+  elsif exists (select from tensile.gang_turns as t where t.job_id = gang_words.job and t.ends_at > now()) then
+    return format('a place on %s devices at once, which claim no other job until then', gang_words.devices);
   end if;
   return null;
 end
@@ -129,6 +264,7 @@ comment on function tensile.accept_rank(bigint, oid[]) is
   'owner; returns the job with the rank''s claim and worker';
 
 -- A gang that is given back starts again after a pause, so that another gang, or another worker, has its turn.
+-- A turn in which it was given back is over, and in the next one its ranks have twice the time to get memory.
 create function tensile.take_back_gangs(patience_s double precision) returns setof bigint
   language sql volatile
   set search_path = pg_catalog, pg_temp
@@ -145,7 +281,9 @@ as $$
         or r.state = 'prepared'
            and exists (select from tensile.job_ranks as held
                         where held.job_id = r.job_id and held.state = 'admitted'
-                          and held.since < now() - make_interval(secs => take_back_gangs.patience_s))
+                          and held.since < now() - make_interval(secs => take_back_gangs.patience_s) *
+                                coalesce((select 2 ^ least(t.turns - 1, 10) from tensile.gang_turns as t
+                                           where t.job_id = r.job_id), 1))
      group by r.job_id
   ), locked as (
     select j.job_id from tensile.jobs as j
@@ -168,8 +306,11 @@ as $$
 $$;
 comment on function tensile.take_back_gangs(double precision) is
   'returns gangs to the queue for which not all ranks were accepted within the leader''s lease, or of which some ranks have '
-  'held memory for this long while others waited for theirs; returns the jobs';
+  'held memory for this long, twice as long for each further turn of the job, while others waited for theirs; returns the '
+  'jobs';
 
 revoke execute on function tensile.incomplete_gang(), tensile.gang_devices(bigint, bigint),
   tensile.most_gang_devices(bigint), tensile.gang_words(bigint, integer, bigint), tensile.offer_ranks(tensile.jobs),
+  tensile.accepting_devices(bigint, bigint), tensile.holds_back(bigint), tensile.waiting_gang(),
+  tensile.turn_workers(tensile.jobs), tensile.turn_is_ready(tensile.jobs), tensile.keep_turns(),
   tensile.accept_rank(bigint, oid[]), tensile.take_back_gangs(double precision) from public;

@@ -63,7 +63,7 @@ as $$
   with loads as (select l.worker_id, l.work_s, l.accepts from tensile.work_left() as l)
   select other.worker_id
     from loads as mine join loads as other
-      on other.worker_id <> mine.worker_id and other.accepts
+      on other.worker_id <> mine.worker_id and other.accepts and tensile.holds_back(other.worker_id) is null
      and other.work_s + greatest(1, mine.work_s / 10) <= mine.work_s  -- a margin, as forecasts are not exact
    where mine.worker_id = better_worker.worker
      and (better_worker.needs_bytes is null
@@ -83,6 +83,7 @@ as $$
   select max(d.budget_bytes)
     from tensile.work_left() as mine
     join tensile.work_left() as other on other.worker_id <> mine.worker_id and other.accepts
+     and tensile.holds_back(other.worker_id) is null
     join tensile.devices as d on d.worker_id = other.worker_id
    where mine.worker_id = idle_budget.worker and mine.work_s > 10
      and not exists (select from tensile.jobs as j where j.worker_id = other.worker_id)
@@ -115,8 +116,9 @@ comment on function tensile.largest_budget() is
 -- A job that was too large for one device is left to the controllers that could hold it. When the last of them has gone,
 -- another one claims it, and it fails there, with the reason.
 --
--- A rank of a job that other devices train, too, comes first. A job for several devices is claimed only if there are as
--- many of them, and if no other such job waits for its devices (24_ranks.sql).
+-- A rank of a job that other devices train, too, comes first. A job for several devices is claimed only if as many of them
+-- would claim a job now, and if no other such job waits for its devices (24_ranks.sql). In the turn of such a job, its
+-- workers claim no other job.
 --
 -- With `defers` the worker leaves the job to a better worker (tensile.better_worker()), and gets the queued row as it is,
 -- unless it has waited long enough for another worker to claim the job `waited_for`.
@@ -138,7 +140,8 @@ declare
   needs bigint;
   devices integer;
   claimed tensile.jobs;
-  gang_is_incomplete constant boolean := tensile.incomplete_gang() is not null;
+  turn bigint;
+  accepting bigint := 0;  -- the most devices on which a job can start now, unless it can start on one only
   own_budget constant bigint := coalesce((select d.budget_bytes from tensile.devices as d
                                            where d.worker_id = claim_job.worker), 0);
   most constant bigint := coalesce(tensile.largest_budget(), 0);
@@ -154,7 +157,27 @@ begin
       return;
     end if;
   end if;
+  if exists (select from tensile.gang_turns)
+     or exists (select from tensile.jobs as q where q.state = 'queued' and q.devices > 1) then
+    perform tensile.keep_turns();
+    turn := tensile.holds_back(claim_job.worker);
+    if tensile.incomplete_gang() is null then
+      accepting := tensile.accepting_devices(claim_job.worker);
+    end if;
+  end if;
+  if turn is not null then
+    select q.owner_oid, q.job_id, q.needs_bytes, q.devices into next_owner, next_job, needs, devices
+      from tensile.jobs as q
+     where q.job_id = turn and q.state = 'queued' and not q.pause_requested and not q.awaits_jobs
+       and (q.not_before is null or q.not_before <= now()) and q.owner_oid <> all (skipped_owners)
+       and tensile.may_train(q.owner_oid) and tensile.turn_is_ready(q)
+       for update skip locked;
+    if next_job is null then
+      return;
+    end if;
+  end if;
   for portion in 1..5 loop
+    exit when turn is not null;
     next_job := null;
     for next_owner in select h.owner_oid from tensile.queue_heads(skipped_owners) as h loop
       select q.job_id, q.needs_bytes, q.devices into next_job, needs, devices from tensile.jobs as q
@@ -162,8 +185,10 @@ begin
          and q.state = 'queued' and not q.pause_requested and not q.awaits_jobs
          and (q.not_before is null or q.not_before <= now())
          and (q.needs_bytes is null or q.needs_bytes <= own_budget or q.needs_bytes > most)
-         and (q.devices = 1 or not gang_is_incomplete
-                               and q.devices <= tensile.gang_devices(claim_job.worker, q.needs_bytes))
+         and (q.devices = 1
+              or q.devices <= accepting
+                 and (q.needs_bytes is null
+                      or q.devices <= tensile.accepting_devices(claim_job.worker, q.needs_bytes)))
          and q.installation = (select tensile.installation())
        order by q.owner_oid, q.priority desc, q.job_id
          for update skip locked limit 1;

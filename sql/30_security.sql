@@ -56,6 +56,7 @@ alter table tensile.device_jobs enable row level security;
 alter table tensile.device_outlooks enable row level security;
 alter table tensile.job_ranks enable row level security;
 alter table tensile.rank_values enable row level security;
+alter table tensile.gang_turns enable row level security;
 
 -- Users ------------------------------------------------------------------------------------------------------
 
@@ -202,7 +203,9 @@ grant execute on function tensile.back_off(integer), tensile.claim_job(bigint, o
   tensile.work_left(), tensile.better_worker(bigint, bigint), tensile.idle_budget(bigint), tensile.largest_budget(),
   tensile.after_interruption(tensile.jobs, text, text, timestamptz, double precision), tensile.may_train(oid),
   tensile.why_not_trained(oid, name), tensile.incomplete_gang(), tensile.gang_devices(bigint, bigint),
-  tensile.offer_ranks(tensile.jobs), tensile.accept_rank(bigint, oid[]), tensile.take_back_gangs(double precision)
+  tensile.offer_ranks(tensile.jobs), tensile.accept_rank(bigint, oid[]), tensile.take_back_gangs(double precision),
+  tensile.most_gang_devices(bigint), tensile.accepting_devices(bigint, bigint), tensile.holds_back(bigint),
+  tensile.waiting_gang(), tensile.turn_workers(tensile.jobs), tensile.turn_is_ready(tensile.jobs), tensile.keep_turns()
   to tensile_worker;
 grant execute on function tensile.gang_words(bigint, integer, bigint) to tensile_user, tensile_monitor, tensile_worker;
 grant update (state, phase, attempt, faults, interruptions, interrupted, progress_at, last_death_phase, threads, claim,
@@ -214,7 +217,7 @@ grant insert, update, delete on tensile.workers, tensile.devices, tensile.device
   tensile.device_links, tensile.device_outlooks
   to tensile_worker;
 grant insert, update on tensile.data_reports, tensile.job_ranks to tensile_worker;
-grant insert, update, delete on tensile.rank_values to tensile_worker;
+grant insert, update, delete on tensile.rank_values, tensile.gang_turns to tensile_worker;
 grant insert on tensile.job_events, tensile.model_versions, tensile.version_bundles, tensile.version_figures,
   tensile.device_paces,
   tensile.device_contention
@@ -240,6 +243,7 @@ create policy job_sets_worked on tensile.job_sets to tensile_worker using (true)
 create policy reports_worked on tensile.data_reports to tensile_worker using (true) with check (true);
 create policy outlooks_worked on tensile.device_outlooks to tensile_worker using (true) with check (true);
 create policy ranks_worked on tensile.job_ranks to tensile_worker using (true) with check (true);
+create policy gang_turns_worked on tensile.gang_turns to tensile_worker using (true) with check (true);
 create policy rank_values_worked on tensile.rank_values to tensile_worker using (true) with check (true);
 create policy device_use_worked on tensile.device_jobs to tensile_worker using (true) with check (true);
 

@@ -273,6 +273,7 @@ create index jobs_queued_by_owner on tensile.jobs (owner_oid, priority desc, job
 create index jobs_awaiting on tensile.jobs (job_id) where awaits_jobs;
 create index jobs_retried on tensile.jobs (retry_of) where retry_of is not null;
 create index jobs_of_search on tensile.jobs (search_id, job_id) where search_id is not null;
+create index jobs_queued_gangs on tensile.jobs (job_id) where state = 'queued' and devices > 1;
 create index jobs_queued_ids on tensile.jobs (owner_oid, job_id) where state = 'queued';
 drop index tensile.jobs_idempotency;
 create unique index jobs_idempotency on tensile.jobs (owner_oid, installation, idempotency_key)
@@ -498,6 +499,16 @@ create table tensile.rank_values (
   constraint rank_values_are_small check (octet_length(value) <= 1048576)
 );
 create index rank_values_rank on tensile.rank_values (job_id, rank);
+
+create table tensile.gang_turns (
+  job_id bigint primary key,
+  turns integer not null default 1,
+  workers bigint[] not null,
+  begins_at timestamptz not null,
+  ends_at timestamptz not null,
+  constraint gang_turns_count_from_one check (turns > 0),
+  constraint gang_turns_end_after_they_begin check (ends_at >= begins_at)
+);
 
 create table tensile.device_samples (
   worker_id bigint not null references tensile.workers on delete cascade,

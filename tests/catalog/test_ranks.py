@@ -1,6 +1,5 @@
 """Check gangs: which workers get the ranks of a job, when a gang is given back, and what a lost rank changes."""
 
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -220,74 +219,3 @@ def test_owner_who_locks_a_job_delays_no_worker_and_no_other_gang(database: Data
         assert ranks.take_back_gangs(worker, -1.0) == (first,)
         admin.execute("delete from tensile.jobs")
         admin.execute("update tensile.workers set stopped_at = now()")
-
-
-@pytest.mark.parametrize("jobs_of_each", [pytest.param(5), pytest.param(60, marks=pytest.mark.nightly)])
-def test_eight_claimers_leave_no_half_gang_and_train_every_job_once(database: Database, jobs_of_each: int) -> None:
-    """Gangs of 2 to 5 devices and single jobs; each claimer ends what it has got when its gang is complete."""
-    with database.connect() as admin:
-        admin.execute("select tensile_set_quota('postgres', jobs_running => 1000)")
-        gangs = [enqueue_gang(admin, 2 + number % 4) for number in range(jobs_of_each)]
-        singles = [enqueue(admin) for _ in range(jobs_of_each)]
-    barrier, all_workers = threading.Barrier(8), []
-    trained: list[JobId] = []
-    faults: list[BaseException] = []
-
-    def work() -> None:
-        try:
-            with database.connect("tensile_worker") as connection:
-                worker = register(connection)
-                all_workers.append(worker)
-                barrier.wait()
-                serve(connection, worker, trained, len(gangs) + len(singles))
-        except BaseException as fault:  # noqa: BLE001 - raised by the test's thread
-            faults.append(fault)
-
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert faults == []
-    assert sorted(trained) == sorted([*gangs, *singles])
-    with database.connect() as admin:
-        assert admin.execute("select count(*) from tensile.job_ranks").fetchone() == (0,)
-        assert admin.execute("select distinct state::text from tensile.jobs").fetchall() == [("cancelled",)]
-        admin.execute("delete from tensile.jobs")
-        admin.execute("update tensile.workers set stopped_at = now()")
-
-
-def serve(connection: psycopg.Connection[Any], worker: WorkerId, trained: list[JobId], total: int) -> None:
-    """Claim ranks and single jobs until all jobs have ended, as several trainers of one controller would."""
-    held: dict[JobId, ClaimedJob] = {}
-    while len(trained) < total or held:
-        taken = jobs.claim_job(connection, worker)
-        if isinstance(taken, ClaimedJob):
-            assert taken.job not in held
-            held[taken.job] = taken
-        for job, one in tuple(held.items()):
-            if one.gang is None:
-                end(connection, one, trained)
-                del held[job]
-            elif step(connection, one, trained):
-                del held[job]
-
-
-def step(connection: psycopg.Connection[Any], one: ClaimedJob, trained: list[JobId]) -> bool:
-    """Train a rank if all have come, and end the job as its leader. Return whether this rank is done."""
-    try:
-        others = ranks.states(connection, one.job, one.claim)
-        if RankState.OFFERED in others:
-            return False
-        ranks.enter_state(connection, one.job, one.claim, RankState.TRAINING)
-        if not one.follows and all(entered is RankState.TRAINING for entered in others):
-            end(connection, one, trained)
-            return True
-    except LostClaimError:
-        return one.follows  # the leader has ended the job
-    return False
-
-
-def end(connection: psycopg.Connection[Any], one: ClaimedJob, trained: list[JobId]) -> None:
-    jobs.cancelled(connection, one.job, one.claim)
-    trained.append(one.job)

@@ -1,6 +1,6 @@
 """The tables and the view of ranks as SQLAlchemy sees them: the jobs that several devices train together."""
 
-from sqlalchemy import BigInteger, Column, ForeignKey, ForeignKeyConstraint, Integer, LargeBinary, Table, Text
+from sqlalchemy import ARRAY, BigInteger, Column, ForeignKey, ForeignKeyConstraint, Integer, LargeBinary, Table, Text
 
 from indb_tensile.catalog.sqlalchemy.catalog_tables import metadata
 from indb_tensile.catalog.sqlalchemy.catalog_types import TIME
@@ -15,6 +15,16 @@ job_ranks = Table(
     Column("state", Text, nullable=False),
     Column("waits_for", Text),
     Column("since", TIME, nullable=False),
+)
+
+gang_turns = Table(
+    "gang_turns",
+    metadata,
+    Column("job_id", BigInteger, primary_key=True),
+    Column("turns", Integer, nullable=False),
+    Column("workers", ARRAY(BigInteger), nullable=False),
+    Column("begins_at", TIME, nullable=False),
+    Column("ends_at", TIME, nullable=False),
 )
 
 rank_values = Table(

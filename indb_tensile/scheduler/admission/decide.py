@@ -2,8 +2,9 @@
 
 A controller claims one job at a time, whenever a trainer is ready for it. A job that waits for memory does not block
 later jobs that fit: they are let in past it. To prevent starvation, this happens at most `MOST_OVERTAKEN` times. Then
-the waiting job blocks the queue, and no job is claimed or let in before it. A job that waits for its owner's quota
-blocks no other job. At most `entering_jobs` jobs of one owner are prepared at once.
+the waiting job blocks the queue, and no job is claimed or let in before it. A rank of a job that several devices
+train blocks the queue at once, because the other devices may hold memory for it meanwhile. A job that waits for its
+owner's quota blocks no other job. At most `entering_jobs` jobs of one owner are prepared at once.
 
 The stages of a job: claimed -> capturing -> (unmeasured -> calibrating) -> waiting -> running -> ending. Its outcome
 is written only when its trainer has exited and its memory is free. A running job may leave the device and come back:

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from indb_tensile.scheduler.admission.decision import Decision
 from indb_tensile.scheduler.admission.pool import JobStage, Member, Pool
-from indb_tensile.scheduler.admission.trainer_assignment import holds_queue
+from indb_tensile.scheduler.admission.trainer_assignment import holds_queue, is_waiting_rank
 from indb_tensile.scheduler.completion.fair_shares import FairShare, advance, fair_ends_ns
 
 _STAGES = (
@@ -89,10 +89,14 @@ def foretold_fair_ends_ns(pool: Pool) -> dict[int, float]:
 
 
 def is_overdue(pool: Pool, member: Member) -> bool:
-    """Return whether the job has been ready for its first step for longer than `first_step_s`."""
+    """Return whether the job has been ready for its first step for longer than `first_step_s`.
+
+    A rank of a job that several devices train is overdue at once: its other ranks may hold memory until this one has
+    some.
+    """
     if member.stage is not JobStage.WAITING or member.trains or member.ready_s is None:
         return False
-    return pool.now_s - member.ready_s >= pool.first_step_s
+    return is_waiting_rank(member) or pool.now_s - member.ready_s >= pool.first_step_s
 
 
 def is_awaited(pool: Pool, member: Member) -> bool:

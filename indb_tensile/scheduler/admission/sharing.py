@@ -39,7 +39,7 @@ from indb_tensile.scheduler.admission.preemption import let_return, make_way
 from indb_tensile.scheduler.admission.questions import Unanswered
 from indb_tensile.scheduler.admission.region_fit import beside, fit, fits
 from indb_tensile.scheduler.admission.shift_rule import give_up, shift
-from indb_tensile.scheduler.admission.trainer_assignment import holds_queue
+from indb_tensile.scheduler.admission.trainer_assignment import holds_queue, is_waiting_rank
 from indb_tensile.scheduler.plan import Infeasible
 from indb_tensile.scheduler.planner import JobPlan
 from indb_tensile.sizes import size
@@ -149,9 +149,9 @@ def _let_in(decision: Decision, reason: PlanReason) -> bool:
         if _try(decision, waiting[place:], reason, rule):
             return True
         if _lets_nobody_past(decision.pool, head):
-            why = f"was overtaken {head.overtaken} times" if holds_queue(head) else "has yet to do its first step"
+            why = _reason_to_go_first(head)
             for later in waiting[place + 1 :]:
-                decision.wait(later, f"its turn: job {head.job.job} waits longer and {why}")
+                decision.wait(later, f"its turn: job {head.job.job} {why}")
             return False
     return False
 
@@ -209,7 +209,16 @@ def _start_rule(decision: Decision, waiting: list[Member]) -> StartRule | None:
 
 def _lets_nobody_past(pool: Pool, head: Member) -> bool:
     """Return whether no job that comes later may be let in before this one."""
-    return holds_queue(head) or (pool.sharing is Sharing.COMPLETION and is_overdue(pool, head))
+    return (
+        holds_queue(head) or is_waiting_rank(head) or (pool.sharing is Sharing.COMPLETION and is_overdue(pool, head))
+    )
+
+
+def _reason_to_go_first(head: Member) -> str:
+    if is_waiting_rank(head):
+        return "goes first, because its other devices wait for this one"
+    why = f"was overtaken {head.overtaken} times" if holds_queue(head) else "has yet to do its first step"
+    return f"waits longer and {why}"
 
 
 def _up_to_holder(pool: Pool, waiting: list[Member]) -> list[Member]:

@@ -68,6 +68,12 @@ def holds_queue(member: Member) -> bool:
     return member.stage in (JobStage.WAITING, JobStage.UNMEASURED) and member.overtaken >= MOST_OVERTAKEN
 
 
+def is_waiting_rank(member: Member) -> bool:
+    """Return whether the other devices of the job may hold memory and wait for this one. No later job goes first."""
+    waits = member.stage in (JobStage.WAITING, JobStage.UNMEASURED)
+    return waits and member.job.gang is not None and not (member.paused or member.over_quota)
+
+
 def claim_blocker(pool: Pool) -> str | None:
     """Return the reason, in words, why no job would be claimed now; None if one would be."""
     blocker = next(filter(_holds_back, pool.members), None)
@@ -79,6 +85,8 @@ def claim_blocker(pool: Pool) -> str | None:
         return f"its turn: job {blocker.job.job} before it waits for its trainer to start"
     if blocker is not None and blocker.stage is JobStage.ENDING:
         return f"a trainer of job {blocker.job.job} to end, whose claim was lost"
+    if blocker is not None and is_waiting_rank(blocker):
+        return f"its turn: job {blocker.job.job} waits for device memory, and its other devices wait for this one"
     if blocker is not None:
         return (
             f"its turn: job {blocker.job.job} waits for device memory, and {blocker.overtaken} jobs have overtaken it"
@@ -136,4 +144,4 @@ def _enters(member: Member) -> bool:
 def _holds_back(member: Member) -> bool:
     if member.stage is JobStage.ENDING:
         return isinstance(member.outcome, Lost)
-    return member.stage is JobStage.CLAIMED or holds_queue(member)
+    return member.stage is JobStage.CLAIMED or holds_queue(member) or is_waiting_rank(member)

@@ -8,6 +8,7 @@ from indb_tensile.job import ClaimedJob, ClaimedRank, ClaimToken
 from indb_tensile.scheduler.admission.admission_orders import EndTrainer, ParkJob
 from indb_tensile.scheduler.admission.events import Capture, IdleDevice, PauseChange, StepsLeft
 from indb_tensile.scheduler.admission.pool import JobStage, Sharing, TrainerId
+from indb_tensile.scheduler.admission.trainer_assignment import claim_blocker
 from indb_tensile.scheduler.completion.contention import Contention
 from indb_tensile.scheduler.link import Link
 from tests.scheduler.admission.fake_controller import (
@@ -92,3 +93,40 @@ def test_rank_is_in_no_round_as_another_job_of_its_owner_is(is_rank: bool) -> No
         controller.send(Capture(trainer=trainer, graphs=(graph(8),), latency_ns=((1000,),), unknown=0, steps=1e12))
         controller.adopt_all()
     assert (controller.pool.round is None) == is_rank
+
+
+@pytest.mark.parametrize("is_rank", [True, False])
+def test_running_job_leaves_the_device_at_once_for_a_rank_for_which_others_may_hold_memory(is_rank: bool) -> None:
+    controller = FakeController(
+        4,
+        TimedPlanner(),
+        sharing=Sharing.COMPLETION,
+        contention=Contention(points=((1, 1.0), (2, 2.0))),
+        entering_jobs=8,
+        link=Link(out_bytes_per_s=1 << 30, in_bytes_per_s=1 << 30),
+    )
+
+    def capture(claimed: ClaimedJob, steps: float) -> TrainerId:
+        trainer = controller.claim(claimed)
+        times = ((10_000_000,),)
+        controller.send(Capture(trainer=trainer, graphs=(graph(4),), latency_ns=times, unknown=0, steps=steps))
+        return trainer
+
+    running = capture(job(1), 10_000.0)
+    controller.adopt_all()
+    controller.send(StepsLeft(trainer=running, steps_left=9_000.0))
+    capture(rank(job(2)) if is_rank else job(2), 100_000.0)
+    assert [order.trainer for order in orders_of_type(controller.orders, ParkJob)] == ([running] if is_rank else [])
+
+
+@pytest.mark.parametrize("is_rank", [True, False])
+def test_later_job_that_fits_starts_before_another_job_and_not_before_a_rank(is_rank: bool) -> None:
+    controller = FakeController(10, HalvingPlanner(swaps=False))
+    controller.start(1, 6)
+    waiting, later = controller.claim(rank(job(2)) if is_rank else job(2)), controller.claim(job(3))
+    controller.capture(waiting, 8)
+    controller.capture(later, 2)
+    started = {m.job.job for m in controller.pool.at(JobStage.RUNNING)}
+    assert started == ({1} if is_rank else {1, 3})
+    text = "its turn: job 2 waits for device memory, and its other devices wait for this one"
+    assert claim_blocker(controller.pool) == (text if is_rank else "a trainer to start")

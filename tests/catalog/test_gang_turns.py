@@ -1,0 +1,189 @@
+"""Check turns of gangs: jobs for several devices that waited for long hold other jobs back, but not for long."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from indb_tensile.catalog import jobs, ranks
+from indb_tensile.catalog.ranks import RankState
+from indb_tensile.job import ClaimedJob, JobId, WorkerId
+from tests.catalog.enqueue import claim, enqueue, register
+from tests.conftest import Database
+
+pytestmark = [pytest.mark.postgres, pytest.mark.shares_database]
+
+
+@pytest.fixture
+def connection(database: Database) -> Iterator[psycopg.Connection]:
+    """A superuser's session whose changes are undone after the test."""
+    with database.connect() as connection, connection.transaction(force_rollback=True):
+        connection.execute("select tensile_set_quota('postgres', jobs_running => 1000)")
+        yield connection
+
+
+def crowded(connection: psycopg.Connection[Any], workers: int = 2) -> tuple[list[WorkerId], list[ClaimedJob]]:
+    """Return workers of one place each, which single jobs have taken."""
+    registered = [
+        jobs.register_worker(connection, host="host", pid=1, device_kind="emulated:test", lease_s=30.0, slots=1)
+        for _ in range(workers)
+    ]
+    for _ in registered:
+        enqueue(connection)
+    return registered, [claim(connection, worker) for worker in registered]
+
+
+def long_waiting(connection: psycopg.Connection[Any], devices: int = 2, **columns: Any) -> JobId:
+    """Insert a job for several devices that has waited for two minutes."""
+    job = enqueue(connection, **columns)
+    connection.execute(
+        "update tensile.jobs set devices = %s, enqueued_at = now() - interval '2 minutes' where job_id = %s",
+        (devices, job),
+    )
+    return job
+
+
+def turns(connection: psycopg.Connection[Any]) -> list[tuple[Any, ...]]:
+    """Return job, number and length in seconds of each turn that there was last."""
+    return connection.execute(
+        "select job_id, turns, extract(epoch from ends_at - begins_at)::integer, ends_at > now()"
+        " from tensile.gang_turns order by job_id"
+    ).fetchall()
+
+
+def pass_time(connection: psycopg.Connection[Any], seconds: float) -> None:
+    """Let time pass for turns and pauses, but for no lease."""
+    shift = {"by": seconds}
+    connection.execute(
+        "update tensile.gang_turns set begins_at = begins_at - make_interval(secs => %(by)s),"
+        " ends_at = ends_at - make_interval(secs => %(by)s)",
+        shift,
+    )
+    connection.execute("update tensile.jobs set not_before = not_before - make_interval(secs => %(by)s)", shift)
+
+
+def finish(connection: psycopg.Connection[Any], claimed: ClaimedJob) -> None:
+    jobs.cancelled(connection, claimed.job, claimed.claim)
+
+
+def test_gang_that_waits_for_long_gets_places_that_single_jobs_would_take(connection: psycopg.Connection) -> None:
+    workers, running = crowded(connection)
+    gang = long_waiting(connection)
+    singles = [enqueue(connection) for _ in range(4)]
+    finish(connection, running[0])
+    assert jobs.claim_job(connection, workers[0]) is None, "it holds its place for the gang"
+    assert turns(connection) == [(gang, 1, 120, True)]
+    waits = "select waits_for from tensile.stat_queue where job_id = %s"
+    text = "a place on 2 devices at once, which claim no other job until then"
+    assert connection.execute(waits, (gang,)).fetchone() == (text,)
+    finish(connection, running[1])
+    claimed = [claim(connection, worker) for worker in workers]
+    assert [one.job for one in claimed] == [gang, gang]
+    for one in claimed:
+        ranks.enter_state(connection, one.job, one.claim, RankState.TRAINING)
+    jobs.start_running(connection, gang, claimed[0].claim)
+    assert jobs.claim_job(connection, register(connection)) is not None
+    assert turns(connection) == [], "a gang that trains holds nothing back"
+    assert {job for (job,) in connection.execute("select job_id from tensile.jobs where state = 'queued'")} < set(
+        singles
+    )
+
+
+def test_gang_is_not_claimed_before_all_its_devices_have_a_place(connection: psycopg.Connection) -> None:
+    workers, running = crowded(connection)
+    gang = enqueue(connection, spec={"devices": 2})
+    single = enqueue(connection)
+    finish(connection, running[0])
+    assert claim(connection, workers[0]).job == single, "no rank would find a device"
+    assert connection.execute("select count(*) from tensile.job_ranks").fetchone() == (0,)
+    assert connection.execute("select state::text from tensile.jobs where job_id = %s", (gang,)).fetchone() == (
+        "queued",
+    )
+
+
+def test_turn_ends_and_jobs_are_claimed_for_as_long_as_it_lasted_and_the_next_one_is_longer(
+    connection: psycopg.Connection,
+) -> None:
+    workers, running = crowded(connection)
+    gang = long_waiting(connection)
+    single = enqueue(connection)
+    finish(connection, running[0])
+    assert jobs.claim_job(connection, workers[0]) is None
+    pass_time(connection, 121)
+    claimed = claim(connection, workers[0])
+    assert claimed.job == single
+    assert turns(connection) == [(gang, 1, 120, False)]
+    finish(connection, claimed)
+    enqueue(connection)
+    pass_time(connection, 120)
+    assert jobs.claim_job(connection, workers[0]) is None
+    assert turns(connection) == [(gang, 2, 240, True)]
+
+
+def test_one_gang_has_a_turn_at_a_time_and_the_oldest_one_is_first(connection: psycopg.Connection) -> None:
+    workers, _ = crowded(connection, workers=4)
+    gangs = [long_waiting(connection) for _ in range(2)]
+    for worker in workers:
+        jobs.claim_job(connection, worker)
+    assert turns(connection) == [(gangs[0], 1, 120, True)]
+    connection.execute("update tensile.jobs set pause_requested = true where job_id = %s", (gangs[0],))
+    jobs.claim_job(connection, workers[0])
+    assert turns(connection) == [(gangs[0], 1, 0, False), (gangs[1], 1, 120, True)]
+
+
+def test_no_turn_begins_for_a_gang_that_could_not_train_or_that_its_owner_puts_behind_others(
+    connection: psycopg.Connection,
+) -> None:
+    workers, _ = crowded(connection)
+    long_waiting(connection, devices=3)
+    long_waiting(connection, not_before="2100-01-01")
+    long_waiting(connection, priority=-1)
+    single = enqueue(connection)
+    assert claim(connection, workers[0]).job == single
+    assert turns(connection) == []
+
+
+def test_turn_goes_on_with_another_worker_when_one_is_gone(connection: psycopg.Connection) -> None:
+    workers, _ = crowded(connection)
+    gang = long_waiting(connection)
+    assert jobs.claim_job(connection, workers[0]) is None
+    jobs.leave(connection, workers[1])
+    single = enqueue(connection)
+    third, fourth = register(connection), register(connection)
+    assert [claim(connection, worker).job for worker in (third, fourth)] == [gang, gang]
+    assert connection.execute("select workers from tensile.gang_turns where job_id = %s", (gang,)).fetchone() == (
+        [third, fourth],
+    )
+    assert claim(connection, workers[0]).job == single
+
+
+def test_job_is_not_left_to_a_device_that_holds_its_place_for_a_gang(connection: psycopg.Connection) -> None:
+    workers, running = crowded(connection)
+    better = "select tensile.better_worker(%s)"
+    third = register(connection)
+    enqueue(connection)
+    claim(connection, third)
+    finish(connection, running[0])
+    assert connection.execute(better, (third,)).fetchone() == (workers[0],)
+    long_waiting(connection, devices=3)
+    assert jobs.claim_job(connection, workers[0]) is None
+    assert connection.execute("select tensile.holds_back(%s) is not null", (workers[0],)).fetchone() == (True,)
+    assert connection.execute(better, (third,)).fetchone() == (None,)
+
+
+def test_ranks_have_twice_the_time_to_get_memory_in_each_further_turn(connection: psycopg.Connection) -> None:
+    workers = [register(connection) for _ in range(2)]
+    gang = long_waiting(connection)
+    claimed = [claim(connection, worker) for worker in workers]
+    ranks.enter_state(connection, gang, claimed[0].claim, RankState.ADMITTED)
+    ranks.enter_state(connection, gang, claimed[1].claim, RankState.PREPARED)
+    connection.execute("update tensile.job_ranks set since = since - interval '90 seconds'")
+    connection.execute(
+        "insert into tensile.gang_turns values (%s, 2, %s, now(), now())"
+        " on conflict (job_id) do update set turns = 2",
+        (gang, workers),
+    )
+    assert ranks.take_back_gangs(connection, 60.0) == ()
+    connection.execute("update tensile.gang_turns set turns = 1")
+    assert ranks.take_back_gangs(connection, 60.0) == (gang,)
