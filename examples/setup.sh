@@ -155,6 +155,7 @@ missing_test_packages() {
   PATH=$PATH:/usr/sbin command -v pgbouncer >/dev/null || printf 'pgbouncer '
   ls /usr/lib/*/faketime/libfaketimeMT.so.1 >/dev/null 2>&1 || printf 'libfaketime '
   { command -v chromium && command -v chromedriver; } >/dev/null || printf 'chromium chromium-driver '
+  PATH=$PATH:/usr/sbin command -v ip >/dev/null || printf 'iproute2 '
 }
 
 # Install what the extra `$1` of pyproject.toml lists, apart from the package itself.

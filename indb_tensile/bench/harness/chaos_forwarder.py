@@ -1,4 +1,4 @@
-"""Forwards a Unix socket between controllers and their database, and breaks, stalls or refuses connections on demand.
+"""Forwards connections between controllers and their database, and breaks, stalls or refuses them on demand.
 
 A forwarder runs on a thread of its own. The server sees this process as the peer of every forwarded connection.
 """
@@ -15,9 +15,12 @@ Result = TypeVar("Result")
 
 
 class Forwarder:
-    """Forwards each connection to the socket `listen` on to the socket `target`, until `close`."""
+    """Forwards each connection to `listen` on to the Unix socket `target`, until `close`.
 
-    def __init__(self, listen: Path, target: Path) -> None:
+    `listen` is the path of a Unix socket, or a host and a port.
+    """
+
+    def __init__(self, listen: Path | tuple[str, int], target: Path) -> None:
         self._listen, self._target = listen, target
         self._writers: set[asyncio.StreamWriter] = set()
         self._refusing = False
@@ -25,7 +28,12 @@ class Forwarder:
         self._flowing = asyncio.Event()
         self._flowing.set()
         self._thread = threading.Thread(target=self._run, name="forwarder", daemon=True)
-        self._server = self._loop.run_until_complete(asyncio.start_unix_server(self._serve, listen))
+        opening = (
+            asyncio.start_unix_server(self._serve, listen)
+            if isinstance(listen, Path)
+            else asyncio.start_server(self._serve, *listen)
+        )
+        self._server = self._loop.run_until_complete(opening)
         self._thread.start()
 
     def cut(self) -> int:
@@ -47,14 +55,15 @@ class Forwarder:
         self._call(self._flowing.set)
 
     def close(self) -> None:
-        """Break all connections and remove the socket."""
+        """Break all connections and listen no more."""
         self.cut()
         self._call(self._server.close)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.run_until_complete(_finish())
         self._loop.close()
-        self._listen.unlink(missing_ok=True)
+        if isinstance(self._listen, Path):
+            self._listen.unlink(missing_ok=True)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
