@@ -12,7 +12,7 @@ set -eu
 cd "$(dirname "$0")/.."
 . examples/setup.sh
 
-PARTS="slow properties native manual chaos chaos-default-lease soak-rounds soak"
+PARTS="slow properties native manual chaos chaos-default-lease chaos-ranks controllers soak-rounds soak"
 for part in "$@"; do
   case " $PARTS " in *" $part "*) ;; *) die "there is no part $part; the parts are: $PARTS" ;; esac
 done
@@ -34,6 +34,8 @@ title_of() {
     manual) echo "the manual: dead links and references" ;;
     chaos) echo "chaos: 500 events at a lease of 6 s" ;;
     chaos-default-lease) echo "chaos: 100 events at the default lease" ;;
+    chaos-ranks) echo "chaos: 200 kills and 50 stops of trainers and controllers of jobs on several devices" ;;
+    controllers) echo "controllers: 200 jobs on four simulated devices, and jobs of several devices among single ones" ;;
     soak-rounds) echo "soak: 150 rounds of jobs that share memory in phases, with members killed and parked" ;;
     soak) echo "soak: 500 trainers killed at random moments" ;;
   esac
@@ -48,6 +50,9 @@ run_part() {
     manual) sh docs/build.sh ;;
     chaos) $tensile bench chaos --lease 6 --events 500 --seed "$seed" ;;
     chaos-default-lease) $tensile bench chaos --events 100 --seed "$seed" ;;
+    chaos-ranks)
+      $tensile bench chaos --devices 3 --controllers 4 --kinds signals --events 250 --lease 6 --seed "$seed" ;;
+    controllers) $tensile bench controllers && $tensile bench controllers --gangs 20 ;;
     soak-rounds) $tensile bench soak --rounds 150 --seed "$seed" ;;
     soak) $tensile bench soak --kills 500 --seed "$seed" ;;
   esac

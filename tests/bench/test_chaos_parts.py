@@ -2,6 +2,7 @@
 
 import socket
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -62,6 +63,16 @@ def test_kinds_are_read_by_name_and_by_group() -> None:
     assert parse_kinds("cheap") == CHEAP
     assert parse_kinds("all") == tuple(ChaosEventKind)
     assert parse_kinds("fill_disk, kill_trainer,fill_disk") == (ChaosEventKind.FILL_DISK, ChaosEventKind.KILL_TRAINER)
+
+
+def test_of_250_signals_200_kill_and_50_stop() -> None:
+    counts = Counter(event.kind for event in islice(draw_events(1, parse_kinds("signals"), 6.0), 250))
+    assert counts == {
+        ChaosEventKind.KILL_TRAINER: 125,
+        ChaosEventKind.KILL_CONTROLLER: 75,
+        ChaosEventKind.STOP_TRAINER: 25,
+        ChaosEventKind.STOP_CONTROLLER: 25,
+    }
 
 
 def test_an_unknown_kind_is_named_in_the_error() -> None:

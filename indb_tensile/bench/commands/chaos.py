@@ -1,6 +1,7 @@
 """Chaos test: runs jobs of several owners while faults hit processes, the server, disks, connections, clocks, locks.
 
-    tensile bench chaos [--seed 0] [--events 100] [--minutes M] [--lease 15] [--controllers 2] [--json]
+    tensile bench chaos [--seed 0] [--events 100] [--minutes M] [--lease 15] [--controllers 2] [--devices 1] [--json]
+    tensile bench chaos --devices 3 --controllers 4 --kinds signals --events 250 --lease 6
 
 The test creates a private server on a small disk of its own, a database with the catalog, controllers that reach the
 server through forwarders, and owners with tables. Each distinct training first runs once undisturbed, which gives the
@@ -9,6 +10,10 @@ follow one another. At the end every fault is repaired. Each job must have ended
 bit by bit, cancelled by its owner, or failed because of an action of its owner. No file, process or memory may be
 left behind. `--events 500 --lease 6` and `--events 100` run nightly. The test writes a line of JSON for each event to
 the standard error output, or to the file that `--log` names.
+
+With `--devices` above 1 the requests are for one device, two devices and so on in turns; the undisturbed runs are on
+one device, with batches in the same parts. `--kinds signals` draws kills and stops of trainers and controllers only:
+of 250 events 200 are SIGKILL and 50 are SIGSTOP with a later SIGCONT.
 
 The same seed draws the same events. Events that the machine does not support are left out, such as full disks without
 the right to mount a file system. The report gives the reason.
@@ -21,7 +26,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO, TypeVar
@@ -39,7 +44,7 @@ from indb_tensile.bench.harness.chaos_users import Users
 from indb_tensile.bench.harness.chaos_verdict import is_clean, judge
 from indb_tensile.bench.harness.chaos_watch import MemoryWatch, descriptors, device_bytes, shared_memory_files
 from indb_tensile.bench.harness.process_exit import run
-from indb_tensile.errors import DatabaseError, TensileError, UnavailableError
+from indb_tensile.errors import DatabaseError, RequestError, TensileError, UnavailableError
 
 Value = TypeVar("Value")
 READY_S = 120.0
@@ -60,6 +65,7 @@ class ChaosOptions:
     unended: int  # jobs that wait or run at any moment
     ending_timeout_s: float  # time for the last jobs to end
     kinds: Sequence[ChaosEventKind]
+    devices: int = 1  # the most devices that train a job together
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -74,6 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         unended=options.jobs,
         ending_timeout_s=options.ending_timeout,
         kinds=parse_kinds(options.kinds),
+        devices=options.devices,
     )
     with ExitStack() as stack:
         log = stack.enter_context(options.log.open("a", buffering=1)) if options.log else sys.stderr
@@ -86,8 +93,20 @@ def run_chaos(plan: ChaosOptions, log: TextIO) -> dict[str, Any]:
     """Create the rig, disturb it, let it recover, and return the report."""
     started_s = time.monotonic()
     files_before = shared_memory_files()
-    design = ChaosRigOptions(owners=OWNERS, controllers=plan.controllers, lease_s=plan.lease_s, kinds=plan.kinds)
-    with set_up(design) as rig, closing(Jobs(rig=rig)) as jobs:
+    if plan.devices > plan.controllers:
+        raise RequestError(
+            f"--devices is {plan.devices}, and there are {plan.controllers} controllers with a device each",
+            hint="Raise --controllers.",
+        )
+    design = ChaosRigOptions(
+        owners=OWNERS,
+        controllers=plan.controllers,
+        lease_s=plan.lease_s,
+        kinds=plan.kinds,
+        rank_timeout_s=plan.lease_s if plan.devices > 1 else config.Settings().rank_timeout_s,
+    )
+    trainings = tuple(replace(training, in_parts=plan.devices > 1) for training in TRAININGS)
+    with set_up(design) as rig, closing(Jobs(rig=rig, trainings=trainings)) as jobs:
         test = _ChaosTest(plan, rig, jobs, log)
         report = test.run()
     report["shared_memory_files_left"] = len(shared_memory_files() - files_before)
@@ -115,7 +134,7 @@ class _ChaosTest:
         self._jobs.prepare()
         descriptors_before = descriptors(self._rig)
         memory = MemoryWatch(self._rig)
-        client = Client(self._rig, TRAININGS, self._jobs.references)
+        client = Client(self._rig, self._jobs.trainings, self._jobs.references)
         client.start()
         try:
             self._run_events()
@@ -171,7 +190,8 @@ class _ChaosTest:
         with suppress(psycopg.Error, DatabaseError):
             for _ in range(self._plan.unended - len(self._jobs.unended())):
                 self._requested += 1
-                self._jobs.enqueue(TRAININGS[self._requested % len(TRAININGS)])
+                training = self._jobs.trainings[self._requested % len(self._jobs.trainings)]
+                self._jobs.enqueue(training, devices=1 + self._requested // 2 % self._plan.devices)
 
     def _disturb(self, event: ChaosEvent) -> None:
         """Apply an event. Wait for the recovery from it, unless the next event follows at once."""
@@ -249,10 +269,14 @@ class _ChaosTest:
 
     def _summary(self, ended: bool) -> dict[str, Any]:
         plan = self._plan
+        ((interruptions, on_several),) = self._jobs.run("interruptions")
         return {
             "seed": plan.seed,
             "lease_s": plan.lease_s,
             "controllers": plan.controllers,
+            "devices": plan.devices,
+            "jobs_on_several_devices": on_several,
+            "interruptions": interruptions,
             "events": self._events.total(),
             "events_by_kind": dict(self._events),
             "events_left_out": {kind.value: why for kind, why in self._rig.left_out.items()},
@@ -279,9 +303,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--minutes", type=float, help="time after which no event begins; default: no limit")
     parser.add_argument("--lease", type=float, default=config.Settings().lease_s, help="of controllers, in seconds")
     parser.add_argument("--controllers", type=whole(), default=2)
+    parser.add_argument("--devices", type=whole(), default=1, help="the most devices that train a job together")
     parser.add_argument("--jobs", type=whole(), default=6, help="jobs that wait or run at any moment of the events")
     parser.add_argument("--ending-timeout", type=float, default=300.0, help="seconds for the last jobs to end")
-    parser.add_argument("--kinds", default="all", help="kinds of events, separated by commas; also all and cheap")
+    parser.add_argument(
+        "--kinds", default="all", help="kinds of events, separated by commas; also all, cheap, signals"
+    )
     parser.add_argument("--log", type=Path, help="a file for the events, in place of the standard error output")
     parser.add_argument("--json", action="store_true", help="print the report as one JSON object")
     return parser

@@ -76,6 +76,13 @@ CHEAP = (
     ChaosEventKind.CANCEL_JOB,
     ChaosEventKind.DROP_TABLE,
 )
+# Eight of ten of these are kills, so 250 events are 200 kills and 50 stops. A kind comes as often as it is named.
+SIGNALS = (
+    *(ChaosEventKind.KILL_TRAINER, ChaosEventKind.KILL_TRAINER, ChaosEventKind.KILL_TRAINER),
+    *(ChaosEventKind.KILL_TRAINER, ChaosEventKind.KILL_TRAINER, ChaosEventKind.STOP_TRAINER),
+    *(ChaosEventKind.KILL_CONTROLLER, ChaosEventKind.KILL_CONTROLLER, ChaosEventKind.KILL_CONTROLLER),
+    ChaosEventKind.STOP_CONTROLLER,
+)
 LONGEST_PAUSE_S = 2.0
 AT_ONCE = 0.2  # share of events after which the next event comes without waiting for the recovery
 
@@ -115,7 +122,12 @@ def draw_events(seed: int, kinds: Sequence[ChaosEventKind], lease_s: float) -> I
 
 
 def parse_kinds(text: str) -> tuple[ChaosEventKind, ...]:
-    """Parse names of kinds, separated by commas; `all` and `cheap` name several. Raises RequestError otherwise."""
+    """Parse names of kinds, separated by commas; `all` and `cheap` name several. `signals` alone are kills and stops.
+
+    Raises RequestError for other names.
+    """
+    if text.strip() == "signals":
+        return SIGNALS
     kinds: list[ChaosEventKind] = []
     for name in text.split(","):
         match name.strip():
@@ -126,6 +138,6 @@ def parse_kinds(text: str) -> tuple[ChaosEventKind, ...]:
             case known if known in set(ChaosEventKind):
                 kinds.append(ChaosEventKind(known))
             case unknown:
-                hint = f"The kinds are {', '.join(ChaosEventKind)}; all and cheap name several."
+                hint = f"The kinds are {', '.join(ChaosEventKind)}; all and cheap name several; signals stands alone."
                 raise RequestError(f"--kinds names {unknown!r}, which is no kind of event", hint=hint)
     return tuple(dict.fromkeys(kinds))

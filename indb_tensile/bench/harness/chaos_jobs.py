@@ -16,6 +16,7 @@ from indb_tensile.errors import UnavailableError
 
 OWNERS = ("chaos_a", "chaos_b", "chaos_c")
 ROWS = 320
+_PARTS = 4  # of a batch, if several devices may train the job
 SPOILED = "chaos_dropped_"  # name prefix of models whose table is dropped
 _TIMEOUT_S = 120.0
 _LIMITS = "-c lock_timeout=3s -c statement_timeout=60s"  # the test itself must not wait for locks that it takes
@@ -33,6 +34,7 @@ class Training:
     epochs: int
     hidden: Sequence[int]
     optimizer: str = "adamw"
+    in_parts: bool = False  # whether batches are computed in parts, as several devices compute them
 
     @property
     def table(self) -> str:
@@ -43,7 +45,7 @@ class Training:
     def hyperparams(self) -> str:
         """Return the hyperparameters as JSON."""
         values = {"epochs": self.epochs, "batch_size": 32, "seed": self.seed, "optimizer": self.optimizer}
-        return json.dumps(values)
+        return json.dumps(values | ({"micro_batch_size": 32 // _PARTS} if self.in_parts else {}))
 
     @property
     def architecture(self) -> str:
@@ -115,7 +117,9 @@ class Jobs:
         for (role,) in self.run("worker_roles"):
             self.run_on("grant_table", owner, table, role)
 
-    def enqueue(self, training: Training, *, table: str | None = None, model: str | None = None) -> int:
+    def enqueue(
+        self, training: Training, *, table: str | None = None, model: str | None = None, devices: int = 1
+    ) -> int:
         """Enqueue a training and return its job's id. `table` and `model` replace the training's own.
 
         The request carries an idempotency key, so a retry after an outage still gives one job.
@@ -127,6 +131,7 @@ class Jobs:
             relation=table or training.table,
             architecture=training.architecture,
             hyperparams=training.hyperparams,
+            devices=devices,
             key=f"{training.name} {next(self._numbers)}",
         )
         self.asked[int(job)] = training

@@ -54,6 +54,7 @@ class ChaosRigOptions:
     controllers: int
     lease_s: float
     kinds: Sequence[ChaosEventKind]
+    rank_timeout_s: float  # after which a rank of a job on several devices gives up another one
 
 
 @dataclass(slots=True, kw_only=True)
@@ -216,8 +217,7 @@ def set_up(options: ChaosRigOptions) -> Iterator[ChaosRig]:
             disk=disk,
             clock=clock,
             controllers=[
-                _controller(directory, number, cluster, options.lease_s, library)
-                for number in range(options.controllers)
+                _controller(directory, number, cluster, options, library) for number in range(options.controllers)
             ],
             left_out=left_out,
         )
@@ -245,10 +245,10 @@ def _install(cluster: Cluster, owners: Sequence[str], service: Path) -> None:
 
 
 def _controller(
-    directory: Path, number: int, cluster: Cluster, lease_s: float, library: Path | None
+    directory: Path, number: int, cluster: Cluster, options: ChaosRigOptions, library: Path | None
 ) -> ControllerProcess:
     own = directory / f"controller{number}"
-    state = own / "state"
+    state, lease_s = own / "state", options.lease_s
     state.mkdir(parents=True)
     link = own / ".s.PGSQL.5432"
     clock = Clock(own / "clock", library) if library else None
@@ -265,6 +265,7 @@ def _controller(
         "checkpoint_s": 1.0,
         "stop_grace_s": 2.0,
         "answer_s": 60.0,
+        "rank_timeout_s": options.rank_timeout_s,
         "survey_s": 0.0,
         "service_directory": directory / "service",
         "state_dir": state,

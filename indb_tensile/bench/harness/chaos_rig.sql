@@ -44,7 +44,7 @@ insert into tensile.settings (name, value) values ('socket_directory', to_jsonb(
 -- train --
 select public.tensile_train(%(model)s, %(relation)s::regclass, target => 'y', task => 'regression',
   architecture => %(architecture)s, hyperparams => %(hyperparams)s, features => '{a,b,c}', preprocess => '{}',
-  split => '{}', early_stop => '{}', deploy => 'always', idempotency_key => %(key)s)
+  split => '{}', early_stop => '{}', deploy => 'always', devices => %(devices)s, idempotency_key => %(key)s)
 
 -- cancel --
 select public.tensile_cancel(%(job)s)
@@ -127,6 +127,11 @@ select 'invalid_' || current_user, 1, 'public', 'nothing',
        jsonb_build_object('model', 'invalid_' || current_user, 'target', 7,
                           'relation', '{"oid": 1, "schema": "public", "name": "nothing"}'::jsonb)
   from generate_series(1, %(count)s)
+
+-- interruptions --
+-- How often an attempt of a job ended because of a kill or another fault, and the jobs for several devices.
+select (select count(*) from tensile.job_events where kind = 'interrupted'),
+       (select count(*) from tensile.jobs where devices > 1)
 
 -- invalid_jobs_left --
 select count(*) from tensile.jobs where starts_with(model_name, 'invalid_') and state not in ('failed', 'cancelled')
