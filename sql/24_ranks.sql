@@ -231,23 +231,27 @@ declare
   accepted tensile.job_ranks;
   job tensile.jobs;
 begin
+  -- Materialized, because a join could search anew for each row, and find another rank each time.
+  with free as materialized (
+    select o.job_id, o.rank
+      from tensile.job_ranks as o
+      join tensile.job_ranks as lead on lead.job_id = o.job_id and lead.rank = 0
+     cross join lateral (select k.owner_oid, k.needs_bytes from tensile.jobs as k
+                          where k.job_id = o.job_id limit 1) as j
+      join tensile.workers as w on w.worker_id = lead.worker_id
+      join tensile.workers as mine on mine.worker_id = accept_rank.worker
+       and mine.device = w.device and mine.version = w.version
+      left join tensile.devices as d on d.worker_id = mine.worker_id
+     where o.state = 'offered' and j.owner_oid <> all (accept_rank.passed_over)
+       and (j.needs_bytes is null or d.budget_bytes >= j.needs_bytes)
+       and not exists (select from tensile.job_ranks as own
+                        where own.job_id = o.job_id and own.worker_id = accept_rank.worker)
+     order by o.job_id, o.rank
+       for update of o skip locked limit 1
+  )
   update tensile.job_ranks as r
      set worker_id = accept_rank.worker, claim = nextval('tensile.claim_seq'), state = 'preparing', since = now()
-    from (select o.job_id, o.rank
-            from tensile.job_ranks as o
-            join tensile.job_ranks as lead on lead.job_id = o.job_id and lead.rank = 0
-           cross join lateral (select k.owner_oid, k.needs_bytes from tensile.jobs as k
-                                where k.job_id = o.job_id limit 1) as j
-            join tensile.workers as w on w.worker_id = lead.worker_id
-            join tensile.workers as mine on mine.worker_id = accept_rank.worker
-             and mine.device = w.device and mine.version = w.version
-            left join tensile.devices as d on d.worker_id = mine.worker_id
-           where o.state = 'offered' and j.owner_oid <> all (accept_rank.passed_over)
-             and (j.needs_bytes is null or d.budget_bytes >= j.needs_bytes)
-             and not exists (select from tensile.job_ranks as own
-                              where own.job_id = o.job_id and own.worker_id = accept_rank.worker)
-           order by o.job_id, o.rank
-             for update of o skip locked limit 1) as free
+    from free
    where r.job_id = free.job_id and r.rank = free.rank and r.state = 'offered'
   returning r.* into accepted;
   if accepted.job_id is null then

@@ -66,6 +66,16 @@ def test_claim_offers_ranks_and_the_next_claims_of_other_workers_accept_them(con
         assert (reply.lost, reply.strays) == ((), ())
 
 
+def test_claim_accepts_one_rank_also_if_statistics_say_that_few_are_offered(connection: psycopg.Connection) -> None:
+    """The database may then search for the offered rank once for each row that it could change."""
+    first, _, claimed = form(connection, 3)
+    enter(connection, claimed, *[RankState.TRAINING] * 3)
+    connection.execute("analyze tensile.job_ranks")
+    job, workers, _ = form(connection, 4)
+    assert rows(connection, job) == [(rank, worker, "preparing") for rank, worker in enumerate(workers)]
+    assert len(rows(connection, first)) == 3
+
+
 def test_worker_accepts_one_rank_of_a_job_and_none_of_another_kind_of_device(connection: psycopg.Connection) -> None:
     leader, _ = register(connection), register(connection)
     other = jobs.register_worker(connection, host="host", pid=1, device_kind="cpu:test", lease_s=LEASE_S)
