@@ -52,7 +52,7 @@ run_part() {
     chaos-default-lease) $tensile bench chaos --events 100 --seed "$seed" ;;
     chaos-ranks)
       $tensile bench chaos --devices 3 --controllers 4 --kinds signals --events 250 --lease 6 --seed "$seed" ;;
-    controllers) $tensile bench controllers && $tensile bench controllers --gangs 20 ;;
+    controllers) $tensile bench controllers && $tensile bench controllers --gangs 20 --mean 120 ;;
     soak-rounds) $tensile bench soak --rounds 150 --seed "$seed" ;;
     soak) $tensile bench soak --kills 500 --seed "$seed" ;;
   esac

@@ -1,8 +1,8 @@
 """Runs several controllers with simulated devices in virtual time on one catalog: makespan, and waits of gangs.
 
     tensile bench controllers [--dsn "host=… user=postgres"] [--jobs 200] [--controllers 4] [--times exponential]
-        [--mean 60] [--device gpu] [--seeds 1] [--json]
-    tensile bench controllers --gangs 20 [--hours 1] [--load 2] [--sharing completion] …
+        [--mean 15] [--device gpu] [--seeds 1] [--json]
+    tensile bench controllers --gangs 20 --mean 120 [--hours 1] [--load 2] [--sharing completion] …
 
 The real `decide()` of each controller claims from a real catalog, whose clock is virtual (bench/harness/
 catalog_controller.py): the rules of claims, deferred jobs, offered ranks and gangs run as they are. Devices, networks
@@ -148,7 +148,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--jobs", type=whole(), default=200, help="jobs that are enqueued at once")
     parser.add_argument("--controllers", type=whole(2), default=4)
     parser.add_argument("--times", choices=("exponential", "trace"), default="exponential", help="run times of jobs")
-    parser.add_argument("--mean", type=number(1.0), default=60.0, help="of exponential run times, in seconds")
+    parser.add_argument("--mean", type=number(1.0), default=15.0, help="of exponential run times, in seconds")
     parser.add_argument("--time-scale", type=number(0.0001), default=0.002, help="run times over the trace's")
     parser.add_argument("--device", choices=tuple(DEVICES), default="gpu", help="how jobs slow each other down")
     parser.add_argument("--sharing", choices=[sharing.value for sharing in Sharing], default=Sharing.COMPLETION.value)
