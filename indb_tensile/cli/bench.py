@@ -36,6 +36,7 @@ NOUNS = {
     "images": "Compare networks that read images of bytea with plain PyTorch and scikit-learn on digits of MNIST.",
     "series": "Compare forecasts of real series with exponential smoothing by statsmodels and naive forecasts.",
     "anomalies": "Compare the anomalies that the default finds with those of scikit-learn's isolation forest.",
+    "pairs": "Rank what Debian's packages depend on by two towers, beside rankings by popularity.",
     "enqueue": "Measure the time of tensile_train, and of a job from its commit to its first step.",
     "read": "Compare reading and epochs of a job, in memory and in a quarter of it, with a plain script's.",
     "search": "Compare a search that ends trials early with training all of them to their end, one by one.",

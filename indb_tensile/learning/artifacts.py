@@ -29,7 +29,7 @@ from indb_tensile.learning.model_metrics import evaluate, label_probabilities, p
 from indb_tensile.learning.preprocessor import Preprocessor
 from indb_tensile.learning.registered_network import RegisteredNetwork
 from indb_tensile.learning.row_storage import row_blocks
-from indb_tensile.learning.side_vectors import SideVectors, targets_of
+from indb_tensile.learning.side_vectors import SideVectors
 from indb_tensile.learning.tensorstream import TensorSpec, stream
 from indb_tensile.request.estimator_rules import is_estimator
 from indb_tensile.request.pair_sides import ITEM, SIDES
@@ -278,10 +278,9 @@ class ModelPredictor:
         """
         if not rows:
             raise RequestError("there are no rows to evaluate on")
-        x = self.preprocessor.transform_rows(rows)
-        return evaluate(
-            self.task, self.outputs(x), targets_of(self.preprocessor, rows, x), self.preprocessor, each=True
-        )
+        targets = self.preprocessor.targets_of(rows)
+        outputs = self.outputs(self.preprocessor.transform_rows(rows))
+        return evaluate(self.task, outputs, targets, self.preprocessor, each=True)
 
     def evaluate_columns(self, columns: Columns) -> dict[str, float]:
         """Compute the metrics on rows of a table that includes the target.
@@ -292,16 +291,13 @@ class ModelPredictor:
 
     def score_columns(self, columns: Columns) -> tuple[npt.NDArray[np.float32], npt.NDArray[Any]]:
         """Return the network's outputs for rows of a table, and their encoded targets."""
-        pair = self.preprocessor.target.pair
-        data = columns[self.preprocessor.target.name if pair is None else pair.items[0]]
+        data = columns[self.preprocessor.target.column]
         rows = len(data.missing)
         outputs, targets = [], []
         for start, end in row_blocks(rows, self.preprocessor.block_rows or rows) if rows else [(0, 0)]:
             block = {name: column.part(start, end) for name, column in columns.items()}
-            x = self.preprocessor.transform(block)
-            outputs.append(self.outputs(x))
-            own = self.preprocessor.target.encode(data.part(start, end)) if pair is None else pair.item_numbers(x)
-            targets.append(own)
+            outputs.append(self.outputs(self.preprocessor.transform(block)))
+            targets.append(self.preprocessor.target.encode(data.part(start, end)))
         return np.concatenate(outputs), np.concatenate(targets)
 
     def outputs(self, x: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:

@@ -80,12 +80,7 @@ def encode_parts(
     """Return the rows of each part as tensors. With `consume` the table's columns are emptied."""
     target = preprocessor.target
     storage = table.storage
-    pair = target.pair
-    targets = (
-        [_encode_target(ColumnRows(table.columns[target.name], part), target, storage) for part in parts]
-        if pair is None
-        else []
-    )
+    targets = [_encode_target(ColumnRows(table.columns[target.column], part), target, storage) for part in parts]
     encoded = encode(
         table.columns,
         preprocessor,
@@ -97,17 +92,14 @@ def encode_parts(
     if consume:
         table.columns.clear()  # their pages were freed
     storage.release()
-    form = preprocessor.packed_form
-    if pair is not None:
-        targets = [pair.item_numbers(x if form is None else UnpackedRows(x, form)) for x in encoded]
     of_rows = [torch.from_numpy(y) for y in targets]
     packed = of_rows
-    if pair is not None:
+    if target.pair is not None:
         packed = [torch.from_numpy(y) for y in loss_targets(targets)]
     if weights is not None:
         packed = [_packed(y, own, storage) for y, own in zip(of_rows, weights, strict=True)]
     return [
-        Part(x=torch.from_numpy(x), y=y, targets=own, storage=storage, form=form)
+        Part(x=torch.from_numpy(x), y=y, targets=own, storage=storage, form=preprocessor.packed_form)
         for x, y, own in zip(encoded, packed, of_rows, strict=True)
     ]
 

@@ -12,6 +12,7 @@ from indb_tensile.learning.decoded_images import DecodedImages, SkippedRows, dec
 from indb_tensile.learning.documents import with_derived
 from indb_tensile.learning.feature_options import FeatureOptions
 from indb_tensile.learning.image_decoding import ImageForm
+from indb_tensile.learning.pair_encoding import item_numbers
 from indb_tensile.learning.preprocessor import choose_features, require_present
 from indb_tensile.learning.row_storage import positions_where
 from indb_tensile.learning.splits import Split
@@ -49,7 +50,7 @@ def learnable_rows(
     if spec.task is Task.ANOMALY:
         table, labeled_rows = _with_labels(table, spec.target)
     elif spec.task is Task.PAIRS:
-        labeled_rows = _with_items(table, spec.target_columns)
+        table, labeled_rows = _with_items(table, spec.target_columns)
     else:
         labeled_rows = labeled(spec.target, table.columns[spec.target], table.storage)
     _require_rows(table, labeled_rows)
@@ -107,14 +108,18 @@ def _with_labels(table: TableData, target: str) -> tuple[TableData, Rows]:
     return table, positions_where(np.ones(table.rows, np.bool_), table.storage)
 
 
-def _with_items(table: TableData, items: Sequence[str]) -> Rows:
-    """Return the positions of the rows with an item: one of its columns is not NULL."""
+def _with_items(table: TableData, items: Sequence[str]) -> tuple[TableData, Rows]:
+    """Return the table with a column of the numbers of items, and the positions of the rows with an item.
+
+    One column of an item at least is not NULL.
+    """
     if not table.rows:
         raise DataError("the table has no rows", hint="Insert rows, commit, and call tensile_train again.")
     without = np.ones(table.rows, np.bool_)
     for name in items:
         without &= table.columns[name].missing
-    return positions_where(~without, table.storage)
+    numbers = item_numbers([table.columns[name] for name in items], table.storage)
+    return replace(table, columns={**table.columns, "": numbers}), positions_where(~without, table.storage)
 
 
 def _check_images(spec: JobSpec, columns: Columns, features: Sequence[str]) -> None:

@@ -1,16 +1,22 @@
 """Pairs of a query and an item: which rows have the same item, and how well items are ranked for queries.
 
 The network returns two vectors for a row, that of its query and that of its item (two_towers.py). Two rows have the
-same item if the columns of their items are encoded alike, since the network cannot tell such items apart either.
+same item if the columns of their items have the same values.
 """
 
-from collections.abc import Sequence
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from indb_tensile.learning.columns import ColumnData, ColumnKind
+from indb_tensile.learning.row_storage import MEMORY, RowStorage, row_blocks
+from indb_tensile.learning.splits import row_hashes
+from indb_tensile.learning.target_columns import require_columns
 from indb_tensile.request.pair_sides import ITEM
 
 Array = npt.NDArray[Any]
@@ -19,8 +25,6 @@ Numbers = npt.NDArray[np.int64]
 MOST_JUDGED = 5_000  # most pairs of an evaluation: each query is compared with each of their items
 _RANKED = 10  # of the metric recall_at_10
 _BLOCK = 512  # queries that are compared with all items at a time
-_HASHED_NUMBERS = 1 << 20  # encoded numbers that are read at a time
-_MIX = np.uint64(0xBF58476D1CE4E5B9)  # a factor of the generator splitmix64
 _EXACT = 1 << 24  # whole numbers below this are exact in single precision
 
 
@@ -28,37 +32,15 @@ _EXACT = 1 << 24  # whole numbers below this are exact in single precision
 class PairEncoding:
     """The meaning of the outputs of two towers: `width` numbers of the query's vector, then those of the item's.
 
-    `items` are the columns of the item. `ranges` say where their numbers are in an encoded row: the first place of
-    each range, and the place behind its last.
+    `items` are the columns of the item.
     """
 
     items: tuple[str, ...]
-    ranges: tuple[int, ...] = ()
     width: int = 0
 
     def features(self, side: str, features: Sequence[str]) -> tuple[str, ...]:
         """Return those of the features that describe this side."""
         return tuple(name for name in features if (name in self.items) == (side == ITEM))
-
-    def item_numbers(self, x: Any) -> Numbers:
-        """Return a number for each of the encoded rows (rows, width): equal ones for equal items.
-
-        `x` is an array, or what unpacks the rows that are taken from it.
-        """
-        places = np.concatenate([np.arange(*pair) for pair in zip(self.ranges[::2], self.ranges[1::2], strict=True)])
-        factors = np.random.default_rng(0).integers(0, np.iinfo(np.uint64).max, len(places), np.uint64, endpoint=True)
-        numbers = np.empty(len(x), np.uint64)
-        width = np.asarray(x[np.arange(min(len(x), 1))]).size
-        step = max(1, _HASHED_NUMBERS // max(1, width))
-        for start in range(0, len(x), step):
-            own = np.arange(start, min(start + step, len(x)))
-            chosen = np.ascontiguousarray(np.asarray(x[own]).reshape(len(own), -1)[:, places]) + np.float32(0.0)
-            mixed = chosen.view(np.uint32).astype(np.uint64)
-            mixed ^= mixed >> np.uint64(15)
-            mixed *= _MIX  # else the bits of numbers such as 1.0 end in zeros, and so would the sum
-            mixed ^= mixed >> np.uint64(31)
-            numbers[own] = (mixed * factors).sum(axis=1, dtype=np.uint64)
-        return numbers.view(np.int64)
 
     def similarities(self, outputs: Array) -> npt.NDArray[np.float64]:
         """Return the cosine of the angle between the two vectors of each row, from -1 to 1."""
@@ -87,9 +69,9 @@ class PairEncoding:
         candidates, ranks = item[firsts], np.empty(len(query))
         for start in range(0, len(query), _BLOCK):
             scores = query[start : start + _BLOCK] @ candidates.T
-            ranks[start : start + _BLOCK] = _ranks(scores, places[start : start + _BLOCK])
+            ranks[start : start + _BLOCK] = mean_ranks(scores, places[start : start + _BLOCK])
         ranks[~np.isfinite(outputs).all(axis=1)] = len(candidates)
-        return _rank_metrics(ranks)
+        return rank_metrics(ranks)
 
 
 def popularity_metrics(train: Numbers, numbers: Numbers) -> dict[str, float]:
@@ -99,7 +81,25 @@ def popularity_metrics(train: Numbers, numbers: Numbers) -> dict[str, float]:
     ordered = np.sort(counts)
     ends, begins = (np.searchsorted(ordered, counts, side=side) for side in ("right", "left"))
     ranks = (len(counts) - ends) + (ends - begins + 1) / 2
-    return _rank_metrics(ranks[places])
+    return rank_metrics(ranks[places])
+
+
+def item_numbers(columns: Sequence[ColumnData], storage: RowStorage = MEMORY) -> ColumnData:
+    """Return a number for each row: equal ones for equal values of these columns, which describe an item."""
+    rows = len(columns[0].missing)
+    numbers = storage.array(rows, (), np.int64)
+    for start, end in row_blocks(rows) if rows else ():
+        own = row_hashes([column.part(start, end) for column in columns], end - start)
+        numbers.write(start, own.view(np.int64))
+    return ColumnData(kind=ColumnKind.INTEGER, values=numbers.values, missing=np.zeros(rows, np.bool_))
+
+
+def item_numbers_of_rows(rows: Sequence[Mapping[str, Any]], items: Sequence[str]) -> Numbers:
+    """Return such numbers for rows from SQL. Raises MissingError if a row lacks one of the columns."""
+    require_columns(rows, items)
+    texts = (json.dumps([row[name] for name in items], sort_keys=True) for row in rows)
+    digests = (hashlib.blake2b(text.encode(), digest_size=8).digest() for text in texts)
+    return np.fromiter((int.from_bytes(own, "little", signed=True) for own in digests), np.int64, len(rows))
 
 
 def loss_targets(parts: Sequence[Numbers]) -> list[npt.NDArray[np.float32]]:
@@ -120,7 +120,10 @@ def loss_targets(parts: Sequence[Numbers]) -> list[npt.NDArray[np.float32]]:
 
 
 def item_ranges(parts: Sequence[tuple[str, int, int]], items: Sequence[str]) -> tuple[int, ...]:
-    """Return the ranges of `PairEncoding`. A part is a feature, and where its numbers begin and end."""
+    """Return where the numbers of these items are in an encoded row: where each range begins, and where it ends.
+
+    A part is a feature, and where its numbers begin and end.
+    """
     ranges: list[int] = []
     for feature, begin, end in parts:
         if feature not in items or begin == end:
@@ -132,15 +135,7 @@ def item_ranges(parts: Sequence[tuple[str, int, int]], items: Sequence[str]) -> 
     return tuple(ranges)
 
 
-def _counts(rows: Numbers, distinct: Numbers) -> Numbers:
-    """Return how often each of these ascending numbers is among the rows."""
-    ordered = np.sort(rows)
-    ends = np.searchsorted(ordered, distinct, side="right")
-    counts: Numbers = ends - np.searchsorted(ordered, distinct, side="left")
-    return counts
-
-
-def _ranks(scores: Array, places: Array) -> npt.NDArray[np.float64]:
+def mean_ranks(scores: Array, places: Array) -> npt.NDArray[np.float64]:
     """Return the rank of one candidate in each row of scores, from 1 on: of equal scores the mean of their ranks."""
     own = scores[np.arange(len(scores)), places][:, None]
     greater, equal = (scores > own).sum(axis=1), (scores == own).sum(axis=1)
@@ -148,9 +143,18 @@ def _ranks(scores: Array, places: Array) -> npt.NDArray[np.float64]:
     return ranks
 
 
-def _rank_metrics(ranks: npt.NDArray[np.float64]) -> dict[str, float]:
+def rank_metrics(ranks: npt.NDArray[np.float64]) -> dict[str, float]:
+    """Return the metrics of the ranks of items, which count from 1."""
     return {
         "mrr": float(np.mean(1 / ranks)),
         "recall_at_1": float(np.mean(ranks <= 1)),
         "recall_at_10": float(np.mean(ranks <= _RANKED)),
     }
+
+
+def _counts(rows: Numbers, distinct: Numbers) -> Numbers:
+    """Return how often each of these ascending numbers is among the rows."""
+    ordered = np.sort(rows)
+    ends = np.searchsorted(ordered, distinct, side="right")
+    counts: Numbers = ends - np.searchsorted(ordered, distinct, side="left")
+    return counts

@@ -28,7 +28,7 @@ from indb_tensile.learning.learnable_rows import FEWEST_TRAIN_ROWS, LearnableRow
 from indb_tensile.learning.locked_relation import Connection, ReadLimits
 from indb_tensile.learning.memory_estimate import MemoryEstimate, RowMemoryLimits, Statistics, estimate_memory
 from indb_tensile.learning.network_choice import array_shapes, auto_reason, resolve_architecture, texts_of
-from indb_tensile.learning.pair_encoding import PairEncoding, item_ranges
+from indb_tensile.learning.pair_encoding import item_ranges
 from indb_tensile.learning.preprocessor import Preprocessor
 from indb_tensile.learning.preprocessor_fitting import fit
 from indb_tensile.learning.registered_network import RegisteredNetwork
@@ -319,7 +319,8 @@ def _completed(
     """Return the architecture with the layout of encoded rows and the digest of a registered network."""
     layout = preprocessor.layout | preprocessor.part_layout | ({} if forecast is None else forecast.recipe.layout)
     if (pair := preprocessor.target.pair) is not None:
-        layout |= {"item_ranges": list(pair.ranges)}
+        parts = [(part.feature, part.begin, part.end) for part in preprocessor.parts]
+        layout |= {"item_ranges": list(item_ranges(parts, pair.items))}
     digest = {} if network is None else {"digest": network.digest}
     return architectures.with_layout(architecture, layout) | digest
 
@@ -436,12 +437,13 @@ def _early_stop(spec: JobSpec, settings: TrainingSettings, valid_rows: int) -> E
 def _with_parts(
     target: TargetEncoding, preprocessor: Preprocessor, architecture: Mapping[str, Any]
 ) -> tuple[TargetEncoding, Preprocessor]:
-    """Return both with the parts of an encoded row, for a task whose target is made of them."""
+    """Return both with what the outputs of a network are: the errors of parts of a row, or vectors of a width."""
     if target.anomaly is not None:
         return _with_anomaly_parts(target, target.anomaly, preprocessor)
-    if target.pair is not None:
-        return _with_pair_sides(target, target.pair, preprocessor, architecture)
-    return target, preprocessor
+    if target.pair is None:
+        return target, preprocessor
+    target = replace(target, pair=replace(target.pair, width=architectures.pair_width(architecture)))
+    return target, preprocessor.with_target(target)
 
 
 def _with_anomaly_parts(
@@ -449,15 +451,6 @@ def _with_anomaly_parts(
 ) -> tuple[TargetEncoding, Preprocessor]:
     """Return both with the features whose errors add up to a row's score."""
     target = replace(target, anomaly=replace(anomaly, parts=tuple(own.feature for own in preprocessor.parts)))
-    return target, preprocessor.with_target(target)
-
-
-def _with_pair_sides(
-    target: TargetEncoding, pair: PairEncoding, preprocessor: Preprocessor, architecture: Mapping[str, Any]
-) -> tuple[TargetEncoding, Preprocessor]:
-    """Return both with the places of the item in an encoded row, and the width of the vectors."""
-    ranges = item_ranges([(part.feature, part.begin, part.end) for part in preprocessor.parts], pair.items)
-    target = replace(target, pair=replace(pair, ranges=ranges, width=architectures.pair_width(architecture)))
     return target, preprocessor.with_target(target)
 
 

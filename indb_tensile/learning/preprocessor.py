@@ -26,6 +26,7 @@ from indb_tensile.learning.jsonrows import column_of, duration, named, number, s
 from indb_tensile.learning.moments import Matrix
 from indb_tensile.learning.network_tokens import BoundTokens, NetworkTokenizer, NetworkTokens
 from indb_tensile.learning.packed_rows import Packed, PackedForm
+from indb_tensile.learning.pair_encoding import item_numbers_of_rows
 from indb_tensile.learning.row_storage import BLOCK_ROWS, row_blocks
 from indb_tensile.learning.targets import TargetEncoding
 from indb_tensile.learning.text_encoders import (
@@ -343,6 +344,8 @@ class Preprocessor:
 
     def targets_of(self, rows: Sequence[Mapping[str, Any]]) -> npt.NDArray[Any]:
         """Return the encoded targets of rows from SQL, for an evaluation."""
+        if self.target.pair is not None:
+            return item_numbers_of_rows(rows, self.target.pair.items)
         name = self.target.name
         data = self.target.column_of_rows(rows)
         if self.target.anomaly is not None:  # a label may be unknown

@@ -1,6 +1,6 @@
 """Embeds the rows of one side of pairs, which have the columns of that side alone."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -56,11 +56,3 @@ class SideVectors:
         with torch.inference_mode():
             own: npt.NDArray[np.float32] = self._towers.vectors(self._side, torch.from_numpy(x)).numpy()
         return own
-
-
-def targets_of(
-    preprocessor: Preprocessor, rows: Sequence[Mapping[str, Any]], x: npt.NDArray[np.float32]
-) -> npt.NDArray[Any]:
-    """Return the encoded targets of rows from SQL, for an evaluation; those of pairs follow from the encoded rows."""
-    pair = preprocessor.target.pair
-    return preprocessor.targets_of(rows) if pair is None else pair.item_numbers(x)

@@ -53,7 +53,7 @@ class TargetEncoding:
     A forecast has packed targets (windows.py), whose meaning is in `forecast`. Anomalies have the errors of
     reconstructed columns as outputs, whose meaning is in `anomaly`, and labels of which true is an anomaly; without a
     column of labels the name is empty. Pairs have the vectors of their queries and items as outputs (`pair`), and
-    their items as targets, which follow from encoded rows.
+    the numbers of their items as targets.
     """
 
     name: str
@@ -90,6 +90,11 @@ class TargetEncoding:
         return self.columns or ((self.name,) if self.name else ())
 
     @property
+    def column(self) -> str:
+        """Return the column that `encode` takes: that of pairs has the numbers of items, and no name."""
+        return self.name if self.pair is None else ""
+
+    @property
     def elements(self) -> tuple[str, ...]:
         """Return the names of the array's elements, for a target that is an array of one shape; else nothing."""
         return self.values or (self.names if self.kind is ColumnKind.ARRAY else ())
@@ -121,6 +126,8 @@ class TargetEncoding:
             return packed
         if self.anomaly is not None:
             return self._known_labels(data)
+        if self.pair is not None:
+            return data.values.astype(np.int64)
         if self.values:
             return ((data.numbers().reshape(-1, self.outputs) - self._means) / self._scales).astype(np.float32)
         if self.task is Task.REGRESSION:

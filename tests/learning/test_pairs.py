@@ -9,11 +9,17 @@ import pytest
 import torch
 from torch.nn import functional
 
-from indb_tensile.errors import RequestError
+from indb_tensile.errors import MissingError, RequestError
 from indb_tensile.job import JobSpec, Relation, Task
 from indb_tensile.learning.artifacts import ModelBundle, ModelPredictor
 from indb_tensile.learning.columns import TableData
-from indb_tensile.learning.pair_encoding import PairEncoding, item_ranges, loss_targets, popularity_metrics
+from indb_tensile.learning.pair_encoding import (
+    PairEncoding,
+    item_numbers_of_rows,
+    item_ranges,
+    loss_targets,
+    popularity_metrics,
+)
 from indb_tensile.learning.preparation import Prepared, assemble
 from indb_tensile.learning.side_recipe import of_features
 from indb_tensile.learning.two_towers import InBatchSoftmax, TwoTowers
@@ -64,12 +70,9 @@ def prepared(read: TableData, **options: Any) -> Prepared:
 def test_the_towers_read_the_columns_of_their_side_alone() -> None:
     made = prepared(rows())
     assert isinstance(made.module, TwoTowers)
-    pair = made.preprocessor.target.pair
-    assert pair is not None
+    ranges = made.architecture["item_ranges"]
     names = {part.feature: part for part in made.preprocessor.parts}
-    item = {
-        place for begin, end in zip(pair.ranges[::2], pair.ranges[1::2], strict=True) for place in range(begin, end)
-    }
+    item = {place for begin, end in zip(ranges[::2], ranges[1::2], strict=True) for place in range(begin, end)}
     for feature, part in names.items():
         assert (part.begin in item) == (feature in ITEMS)
     module = made.module.eval()
@@ -86,7 +89,7 @@ def test_the_towers_read_the_columns_of_their_side_alone() -> None:
     assert torch.allclose(fixed(x)[:, :4].norm(dim=1), torch.full((8,), 2.0))
 
 
-def test_rows_have_the_same_item_if_its_columns_are_encoded_alike() -> None:
+def test_rows_have_the_same_item_if_its_columns_are_equal() -> None:
     made = prepared(rows())
     numbers = made.train.targets.numpy()
     assert len(np.unique(numbers)) == 6
@@ -128,7 +131,7 @@ def test_frequencies_are_those_of_the_training_rows() -> None:
 
 
 def test_items_are_ranked_by_similarity_and_beside_them_by_popularity() -> None:
-    pair = PairEncoding(items=("i",), ranges=(0, 1), width=2)
+    pair = PairEncoding(items=("i",), width=2)
     angles = np.array([0.0, 0.1, 1.5, 0.3])
     items = np.stack([np.cos(angles), np.sin(angles)], axis=1)
     queries = np.array([[3.0, 0], [3.0, 0], [0, 1.0], [1.0, 0]])
@@ -221,3 +224,17 @@ def test_each_side_is_encoded_as_its_numbers_in_the_whole_row() -> None:
         alone = of_features(made.preprocessor, features)
         assert alone.recipe.features == tuple(features)
         assert np.array_equal(alone.transform(made.held_out), towers.rows_of(side, whole).numpy())
+
+
+def test_items_of_rows_from_sql_are_told_apart_by_their_values() -> None:
+    rows_of_sql: list[dict[str, Any]] = [
+        {"a": 1, "b": None},
+        {"b": None, "a": 1, "c": 2},
+        {"a": 1, "b": "x"},
+        {"a": None, "b": "x"},
+    ]
+    numbers = item_numbers_of_rows(rows_of_sql, ("a", "b")).tolist()
+    assert numbers[0] == numbers[1]
+    assert len(set(numbers)) == 3
+    with pytest.raises(MissingError, match='no target column "b"'):
+        item_numbers_of_rows([{"a": 1}], ("a", "b"))

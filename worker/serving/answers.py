@@ -28,7 +28,6 @@ from indb_tensile.learning.preprocessor import NUMBERS
 from indb_tensile.learning.probability_texts import probability_texts, value_texts
 from indb_tensile.learning.row_columns import columns_of_rows
 from indb_tensile.learning.shapley_values import ShapleyGame, shapley_game
-from indb_tensile.learning.side_vectors import targets_of
 from indb_tensile.learning.single_label import LABEL_METRICS
 from indb_tensile.learning.single_metric import single_metric
 from indb_tensile.request.abbreviation import shown
@@ -420,8 +419,8 @@ class Answers:
 
     def _encode(self, rows: Sequence[Any]) -> list[Encoded | None]:
         """Return the encoded rows, None for one whose image cannot be read."""
+        targets = self._predictor.preprocessor.targets_of(rows)
         encoded = self._predictor.preprocessor.transform_rows(rows)
-        targets = targets_of(self._predictor.preprocessor, rows, encoded)
         pairs = zip(encoded, targets, strict=True)
         if self._predictor.preprocessor.skips:
             return [None if np.isnan(x).any() else Encoded(x, target) for x, target in pairs]
@@ -429,9 +428,8 @@ class Answers:
 
     def _score(self, rows: Sequence[Any]) -> list[Scored | None]:
         """Return the outputs for the rows, None for one whose image cannot be read."""
-        encoded = self._predictor.preprocessor.transform_rows(rows)
-        targets = targets_of(self._predictor.preprocessor, rows, encoded)
-        outputs = self._predictor.outputs(encoded)
+        targets = self._predictor.preprocessor.targets_of(rows)
+        outputs = self._predictor.outputs(self._predictor.preprocessor.transform_rows(rows))
         pairs = zip(outputs, targets, strict=True)
         if self._predictor.preprocessor.skips:
             return [None if np.isnan(own[0]) else Scored(own, target) for own, target in pairs]

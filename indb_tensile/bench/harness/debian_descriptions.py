@@ -19,13 +19,18 @@ def debian_descriptions() -> SampleTable:
 
     Raises MissingError on a machine without apt, and without its lists of packages.
     """
-    if shutil.which("apt-cache") is None:
-        raise MissingError("there is no apt-cache on this machine", hint=_WAY_OUT)
+    require_packages()
     listed = subprocess.run(["apt-cache", "dumpavail"], capture_output=True, check=True, encoding="utf-8")
     pairs = list(parse_packages(listed.stdout.splitlines()))
     if len(pairs) < FEWEST:
         raise MissingError(f"apt-cache dumpavail lists {len(pairs)} packages with a description", hint=_WAY_OUT)
     return section_table(pairs)
+
+
+def require_packages() -> None:
+    """Raise MissingError on a machine without apt."""
+    if shutil.which("apt-cache") is None:
+        raise MissingError("there is no apt-cache on this machine", hint=_WAY_OUT)
 
 
 def section_table(pairs: Iterable[tuple[str, str]]) -> SampleTable:
