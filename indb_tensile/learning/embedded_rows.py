@@ -21,7 +21,7 @@ from indb_tensile.learning.table_networks import (
 )
 from indb_tensile.learning.tabm import TabM
 from indb_tensile.learning.token_networks import TextColumn, TextOptions
-from indb_tensile.learning.two_towers import TwoTowers
+from indb_tensile.learning.two_towers import Tower, TwoTowers
 
 _Values = Mapping[str, Any]
 
@@ -170,7 +170,7 @@ def _two_towers(values: _Values, layout: RowLayout, options: EmbeddingOptions, o
         )
 
     def tower(own: RowLayout) -> nn.Module:
-        return EmbeddedDense(
+        return Tower(
             RowEmbedding(own, options),
             values["hidden"],
             outputs // 2,

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from indb_tensile.learning.row_embeddings import RowLayout, fit_embeddings
+from indb_tensile.learning.row_embeddings import RowEmbedding, RowLayout, fit_embeddings
+from indb_tensile.learning.table_networks import dense
 from indb_tensile.request.pair_sides import ITEM, QUERY
 
 _FIRST_TEMPERATURE = 0.07  # CLIP's, as is the lowest one
@@ -63,6 +64,31 @@ class TwoTowers(nn.Module):
         """Fit the bins of piecewise linear embeddings to encoded training rows, perhaps without their pixels."""
         for side, tower in self.towers.items():
             fit_embeddings(tower, self.rows_of(side, x))
+
+
+class Tower(nn.Module):
+    """Fully connected layers behind an embedding of the numbers of one side.
+
+    Its first weights are random: vectors that are zero have no direction in which they could become near.
+    """
+
+    def __init__(
+        self,
+        embedding: RowEmbedding,
+        hidden: Sequence[int],
+        outputs: int,
+        *,
+        activation: Callable[[], nn.Module],
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        self.embedding = embedding
+        self.hidden = dense(embedding.outputs, hidden, activation, dropout)
+        self.last = nn.Linear(hidden[-1] if hidden else embedding.outputs, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map rows (batch, numbers of the side) to (batch, outputs)."""
+        return cast(Tensor, self.last(self.hidden(self.embedding(x))))
 
 
 class LearnedScale(nn.Module):
