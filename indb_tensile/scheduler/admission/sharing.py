@@ -144,6 +144,8 @@ def _let_in(decision: Decision, reason: PlanReason) -> bool:
         waiting = in_fair_order(decision.pool, measured)
         if shift(decision, [m for m in waiting if m.stage is JobStage.WAITING]):
             return True
+    else:
+        waiting = _ranks_first(waiting)
     rule = _start_rule(decision, _up_to_holder(decision.pool, waiting))
     for place, head in enumerate(waiting):
         if _try(decision, waiting[place:], reason, rule):
@@ -212,6 +214,13 @@ def _lets_nobody_past(pool: Pool, head: Member) -> bool:
     return (
         holds_queue(head) or is_waiting_rank(head) or (pool.sharing is Sharing.COMPLETION and is_overdue(pool, head))
     )
+
+
+def _ranks_first(waiting: list[Member]) -> list[Member]:
+    """Return the jobs in the order of their claims, except that ranks come before jobs that were not overtaken often
+    enough. Behind them, the other devices of their jobs would hold memory for long.
+    """
+    return sorted(waiting, key=lambda member: (not holds_queue(member), not is_waiting_rank(member)))
 
 
 def _reason_to_go_first(head: Member) -> str:

@@ -120,6 +120,18 @@ def test_running_job_leaves_the_device_at_once_for_a_rank_for_which_others_may_h
 
 
 @pytest.mark.parametrize("is_rank", [True, False])
+def test_rank_starts_before_a_job_that_was_claimed_earlier_and_other_jobs_start_in_order(is_rank: bool) -> None:
+    controller = FakeController(10, HalvingPlanner(swaps=False))
+    running = controller.start(1, 8)
+    earlier, later = controller.claim(job(2)), controller.claim(rank(job(3)) if is_rank else job(3))
+    controller.capture(earlier, 8)
+    controller.capture(later, 8)
+    controller.finish(running)
+    started = {m.job.job for m in controller.pool.at(JobStage.RUNNING)}
+    assert started == ({3} if is_rank else {2})
+
+
+@pytest.mark.parametrize("is_rank", [True, False])
 def test_later_job_that_fits_starts_before_another_job_and_not_before_a_rank(is_rank: bool) -> None:
     controller = FakeController(10, HalvingPlanner(swaps=False))
     controller.start(1, 6)
