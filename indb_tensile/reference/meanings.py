@@ -164,7 +164,7 @@ ARCHITECTURE: dict[str, str] = {
     "from": "The name of the registered network (`tensile.network_list`).",
     "train": "What learns: the `head` behind the network, the head and `lora`, or `all` of it.",
     "lora": "The rank `r`, the factor `alpha` (additions are multiplied by `alpha` / `r`), the `dropout` before "
-    "them, and the `targets`, names of layers. Null: `r` 8, `alpha` 16, no dropout, all layers that LoRA can change.",
+    "them, and the `targets`, names of layers. Null: `r` 8, `alpha` 16, no dropout, query and value layers.",
     "pooling": "Which vector of the network stands for a text: the `mean` of its tokens, the `first` or the `last`. "
     "Null: `last` for gpt2, else `mean`.",
     "digest": "The digest of the network. Null: that of the network when the training is enqueued; the request is "

@@ -41,8 +41,7 @@ _PADDING: Rule = {"type": "integer", "minimum": 0, "maximum": MOST_VOCABULARY, "
 class NetworkFamily:
     """A kind of network: the keys of its configuration, and where the sizes stand among them.
 
-    `layers` are those that LoRA can change, and changes by default: all products of attention and of the layers
-    behind it, since those of attention alone learn less (Dettmers et al., "QLoRA", 2023). `offset` says whether
+    `lora` are the layers that LoRA changes by default, and `layers` all that it can change. `offset` says whether
     positions begin behind the number of padding, as in RoBERTa. `causal` says whether a token attends to earlier
     tokens only. `prefixes` begin the names of tensors in files of networks with a head.
     """
@@ -52,6 +51,7 @@ class NetworkFamily:
     depth: str
     heads: str
     positions: str
+    lora: tuple[str, ...]
     layers: tuple[str, ...]
     prefixes: tuple[str, ...]
     offset: bool = False
@@ -99,7 +99,7 @@ _GPT2: dict[str, Rule] = {
     "scale_attn_weights": _FLAG | {"default": True},
     "scale_attn_by_inverse_layer_idx": _FLAG,
 }
-_BERT_LAYERS = ("query", "key", "value", "dense")
+_ATTENTION = ("query", "key", "value", "dense")
 FAMILIES: dict[str, NetworkFamily] = {
     "bert": NetworkFamily(
         keys=_BERT,
@@ -107,7 +107,8 @@ FAMILIES: dict[str, NetworkFamily] = {
         depth="num_hidden_layers",
         heads="num_attention_heads",
         positions="max_position_embeddings",
-        layers=_BERT_LAYERS,
+        lora=("query", "value"),
+        layers=_ATTENTION,
         prefixes=("bert.",),
     ),
     "distilbert": NetworkFamily(
@@ -116,6 +117,7 @@ FAMILIES: dict[str, NetworkFamily] = {
         depth="n_layers",
         heads="n_heads",
         positions="max_position_embeddings",
+        lora=("q_lin", "v_lin"),
         layers=("q_lin", "k_lin", "v_lin", "out_lin", "lin1", "lin2"),
         prefixes=("distilbert.",),
     ),
@@ -125,7 +127,8 @@ FAMILIES: dict[str, NetworkFamily] = {
         depth="num_hidden_layers",
         heads="num_attention_heads",
         positions="max_position_embeddings",
-        layers=_BERT_LAYERS,
+        lora=("query", "value"),
+        layers=_ATTENTION,
         prefixes=("roberta.",),
         offset=True,
     ),
@@ -135,6 +138,7 @@ FAMILIES: dict[str, NetworkFamily] = {
         depth="n_layer",
         heads="n_head",
         positions="n_positions",
+        lora=("c_attn",),
         layers=("c_attn", "c_proj", "c_fc"),
         prefixes=("transformer.",),
         causal=True,
@@ -181,7 +185,7 @@ def lora_targets(family: str, values: Mapping[str, Any]) -> tuple[str, ...]:
     known = FAMILIES[family]
     chosen = lora_options(values)["targets"]
     if chosen is None:
-        return known.layers
+        return known.lora
     for name in chosen:
         if name not in known.layers:
             message = (
