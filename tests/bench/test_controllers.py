@@ -100,7 +100,7 @@ def test_single_jobs_do_not_starve_behind_gangs_that_follow_each_other(database:
     singles = [DevicesJob(trace=job(100 + 200 * k, 30)) for k in range(5)]
     jobs = sorted([*gangs, *singles], key=lambda one: one.trace.arrival_ns)
     outcome = run(database, jobs, controllers=2, until_s=2_400)
-    assert all(course.began_s is not None for course in outcome.courses if course.devices == 1)
+    assert all(course.ended_s is not None for course in outcome.courses if course.devices == 1)
 
 
 @pytest.mark.nightly

@@ -66,11 +66,13 @@ def in_fair_order(pool: Pool, members: Sequence[Member]) -> list[Member]:
     """
     ends_ns = foretold_fair_ends_ns(pool)
     awaited = {other.aside_for for other in pool.members}
+    early = any(is_early_rank(pool, member) for member in members)  # jobs that have made way before precede it
 
     def place(member: Member) -> tuple[float, ...]:
         first = member.job.job in awaited and is_awaited(pool, member)
         ready_s = (member.ready_s or 0.0) if is_overdue(pool, member) else float("inf")
-        return (not first, not holds_queue(member), ready_s, ends_ns.get(member.job.claim, float("inf")))
+        later = early and not (member.stage is JobStage.WAITING and member.parks > 0)
+        return (not first, not holds_queue(member), later, ready_s, ends_ns.get(member.job.claim, float("inf")))
 
     places = sorted(members, key=place)
     of_owner: dict[int, Iterator[Member]] = {
@@ -97,6 +99,14 @@ def is_overdue(pool: Pool, member: Member) -> bool:
     if member.stage is not JobStage.WAITING or member.trains or member.ready_s is None:
         return False
     return is_waiting_rank(member) or pool.now_s - member.ready_s >= pool.first_step_s
+
+
+def is_early_rank(pool: Pool, member: Member) -> bool:
+    """Return whether the job is a rank that goes before others although it has not waited for `first_step_s`.
+
+    Jobs that have made way before do not make way for it, so gangs that follow each other starve nobody.
+    """
+    return is_waiting_rank(member) and pool.now_s - (member.ready_s or 0.0) < pool.first_step_s
 
 
 def is_awaited(pool: Pool, member: Member) -> bool:

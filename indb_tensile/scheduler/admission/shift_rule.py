@@ -16,7 +16,13 @@ from dataclasses import replace
 
 from indb_tensile.scheduler.admission.completion_rule import demand_of, planned_step_ns, seconds, shared_device
 from indb_tensile.scheduler.admission.decision import Decision, planned
-from indb_tensile.scheduler.admission.fair_turns import foretold_fair_ends_ns, in_fair_order, is_awaited, is_overdue
+from indb_tensile.scheduler.admission.fair_turns import (
+    foretold_fair_ends_ns,
+    in_fair_order,
+    is_awaited,
+    is_early_rank,
+    is_overdue,
+)
 from indb_tensile.scheduler.admission.parking import bring_back, free_places, set_aside
 from indb_tensile.scheduler.admission.pool import JobStage, Member, PlanReason, Pool, Sharing
 from indb_tensile.scheduler.completion.set_forecasts import SetForecasts, members
@@ -131,6 +137,8 @@ def _question(pool: Pool, known: Sequence[Member]) -> ShiftQuestion:
 
 def _may_leave(pool: Pool, member: Member) -> bool:
     if member.job.gang is not None:  # the other devices of its job would wait for it
+        return False
+    if member.parks and any(is_early_rank(pool, other) for other in pool.members):
         return False
     done_ns = (member.turn_steps - member.steps_left) * member.alone_ns
     return done_ns >= quantum_ns(pool, member) and _is_worth_a_change(pool, member)

@@ -6,7 +6,7 @@ import pytest
 
 from indb_tensile.job import ClaimedJob, ClaimedRank, ClaimToken
 from indb_tensile.scheduler.admission.admission_orders import EndTrainer, ParkJob
-from indb_tensile.scheduler.admission.events import Capture, IdleDevice, PauseChange, StepsLeft
+from indb_tensile.scheduler.admission.events import Capture, IdleDevice, Parking, PauseChange, StepsLeft
 from indb_tensile.scheduler.admission.pool import JobStage, Sharing, TrainerId
 from indb_tensile.scheduler.admission.trainer_assignment import claim_blocker
 from indb_tensile.scheduler.completion.contention import Contention
@@ -142,3 +142,33 @@ def test_later_job_that_fits_starts_before_another_job_and_not_before_a_rank(is_
     assert started == ({1} if is_rank else {1, 3})
     text = "its turn: job 2 waits for device memory, and its other devices wait for this one"
     assert claim_blocker(controller.pool) == (text if is_rank else "a trainer to start")
+
+
+def test_job_that_has_made_way_once_makes_way_for_no_further_rank_that_has_just_come() -> None:
+    controller = FakeController(
+        4,
+        TimedPlanner(),
+        sharing=Sharing.COMPLETION,
+        contention=Contention(points=((1, 1.0), (2, 2.0))),
+        entering_jobs=8,
+        link=Link(out_bytes_per_s=1 << 30, in_bytes_per_s=1 << 30),
+    )
+
+    def capture(claimed: ClaimedJob, steps: float) -> TrainerId:
+        trainer = controller.claim(claimed)
+        times = ((10_000_000,),)
+        controller.send(Capture(trainer=trainer, graphs=(graph(4),), latency_ns=times, unknown=0, steps=steps))
+        return trainer
+
+    single = capture(job(1), 10_000.0)
+    controller.adopt_all()
+    controller.send(StepsLeft(trainer=single, steps_left=9_000.0))
+    first = capture(rank(job(2)), 500.0)
+    controller.send(Parking(trainer=single, number=1, host_bytes=REGION))
+    controller.adopt_all()
+    controller.finish(first)
+    controller.adopt_all()
+    controller.send(StepsLeft(trainer=single, steps_left=5_000.0))
+    assert controller.pool.at(JobStage.RUNNING)[0].trainer == single, "it is back"
+    capture(rank(job(3)), 500.0)
+    assert orders_of_type(controller.orders, ParkJob) == []
