@@ -64,7 +64,7 @@ def test_a_model_of_images_trains_beside_broken_ones_and_predicts_in_every_way(
     )
     assert warning.startswith('3 rows are left out, as their image in column "photo" cannot be read: id 5 starts')
     assert rows("select metric from tensile_training_info('corners')") == [(1.0,)]
-    assert rows("select architecture ->> 'image_encoder' from tensile_training_info('corners')") == [("resnet",)]
+    assert rows("select architecture ->> 'type' from tensile_training_info('corners')") == [("cnn",)]
 
     single = rows("select tensile_predict_label('corners', p) from photos as p order by id")
     whole = rows("select label from tensile_predict_table('corners', 'photos') order by (key ->> 'id')::int")
@@ -108,3 +108,5 @@ def test_a_training_on_changed_images_survives_a_kill_bit_for_bit(running: Servi
     assert weights(running, calm) == weights(running, killed)
     explained = "select feature from photos as p, tensile_explain_prediction('calm_images', p) where id = 1"
     assert sorted(demo.execute(explained.encode()).fetchall()) == [("photo",), ("weight",)]
+    encoder = "select architecture ->> 'image_encoder' from tensile_training_info('calm_images')"
+    assert demo.execute(encoder.encode()).fetchall() == [("resnet",)]

@@ -243,6 +243,7 @@ def test_a_training_is_described_by_one_row(service: Service, demo: Connection) 
             "learning_rate": 0.002,
             "optimizer": "adamw",
             "precision": "torch",
+            "reduce": "exact",
             "schedule": "cosine",
             "seed": 0,
             "warmup": 0.0,
