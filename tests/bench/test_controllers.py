@@ -76,7 +76,8 @@ def test_two_controllers_divide_jobs_and_train_a_gang_among_them(database: Datab
 @pytest.mark.nightly
 @pytest.mark.parametrize(
     ("sharing", "places", "run_s"),
-    [(Sharing.COMPLETION, 8, 300.0), (Sharing.ANY_PRICE, 8, 120.0), (Sharing.ANY_PRICE, 2, 120.0)],
+    # With any_price no job leaves the device for another, so among more places a gang may wait without a bound.
+    [(Sharing.COMPLETION, 8, 300.0), (Sharing.ANY_PRICE, 2, 120.0)],
 )
 def test_gang_of_all_devices_trains_although_single_jobs_keep_them_busy(
     database: Database, sharing: Sharing, places: int, run_s: float

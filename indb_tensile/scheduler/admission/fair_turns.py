@@ -66,12 +66,13 @@ def in_fair_order(pool: Pool, members: Sequence[Member]) -> list[Member]:
     """
     ends_ns = foretold_fair_ends_ns(pool)
     awaited = {other.aside_for for other in pool.members}
-    early = any(is_early_rank(pool, member) for member in members)  # jobs that have made way before precede it
+    # Jobs that have made way for a rank before precede an early rank.
+    early = any(is_early_rank(pool, member) for member in members)
 
     def place(member: Member) -> tuple[float, ...]:
         first = member.job.job in awaited and is_awaited(pool, member)
         ready_s = (member.ready_s or 0.0) if is_overdue(pool, member) else float("inf")
-        later = early and not (member.stage is JobStage.WAITING and member.parks > 0)
+        later = early and not (member.stage is JobStage.WAITING and member.yielded)
         return (not first, not holds_queue(member), later, ready_s, ends_ns.get(member.job.claim, float("inf")))
 
     places = sorted(members, key=place)
@@ -104,7 +105,7 @@ def is_overdue(pool: Pool, member: Member) -> bool:
 def is_early_rank(pool: Pool, member: Member) -> bool:
     """Return whether the job is a rank that goes before others although it has not waited for `first_step_s`.
 
-    Jobs that have made way before do not make way for it, so gangs that follow each other starve nobody.
+    Jobs that have made way for a rank before do not make way for it, so gangs that follow each other starve nobody.
     """
     return is_waiting_rank(member) and pool.now_s - (member.ready_s or 0.0) < pool.first_step_s
 

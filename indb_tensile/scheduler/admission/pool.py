@@ -175,6 +175,7 @@ class Member:
     paused: bool = False  # its owner has asked that it does not train
     set_aside: bool = False  # the division of the memory lets others go first
     aside_for: JobId | None = None  # the waiting job that starts in its place, if it left in a shift
+    yielded: bool = False  # it has left the device for a rank of a job that several devices train
     parked: bool = False  # until the trainer follows its next plan
     parks: int = 0
     made_way: str = ""  # for whom and since when it is away, in words, if it left in a shift and has not returned

@@ -46,7 +46,9 @@ def shift(decision: Decision, waiting: Sequence[Member]) -> bool:
         made_way = f"it made way for job {first.job.job}"
         if decision.pool.time_of_day:
             made_way += f" at {decision.pool.time_of_day}"
-        member = set_aside(decision, replace(member, aside_for=first.job.job, made_way=made_way))
+        yielded = member.yielded or first.job.gang is not None
+        member = replace(member, aside_for=first.job.job, made_way=made_way, yielded=yielded)
+        member = set_aside(decision, member)
         decision.wait(member, f"job {first.job.job} to have its turn, of about {seconds(left_ns)}")
     decision.wait(first, f"{_names(leaving)} to leave the device for it")
     return True
@@ -138,7 +140,7 @@ def _question(pool: Pool, known: Sequence[Member]) -> ShiftQuestion:
 def _may_leave(pool: Pool, member: Member) -> bool:
     if member.job.gang is not None:  # the other devices of its job would wait for it
         return False
-    if member.parks and any(is_early_rank(pool, other) for other in pool.members):
+    if member.yielded and any(is_early_rank(pool, other) for other in pool.members):
         return False
     done_ns = (member.turn_steps - member.steps_left) * member.alone_ns
     return done_ns >= quantum_ns(pool, member) and _is_worth_a_change(pool, member)
