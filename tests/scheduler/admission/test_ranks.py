@@ -60,9 +60,9 @@ def test_paused_rank_saves_a_checkpoint_and_keeps_no_memory() -> None:
     assert orders_of_type(controller.orders, ParkJob) == [ParkJob(trainer=trainer, number=1, in_memory=False)]
 
 
-@pytest.mark.parametrize("is_rank", [True, False])
-def test_long_rank_makes_way_for_no_shorter_job_as_another_long_job_does(is_rank: bool) -> None:
-    controller = FakeController(
+def controller_of_two() -> FakeController:
+    """Return a controller that shares by foretold completion, on which a second job doubles the time of a step."""
+    return FakeController(
         4,
         TimedPlanner(),
         sharing=Sharing.COMPLETION,
@@ -71,16 +71,22 @@ def test_long_rank_makes_way_for_no_shorter_job_as_another_long_job_does(is_rank
         link=Link(out_bytes_per_s=1 << 30, in_bytes_per_s=1 << 30),
     )
 
-    def capture(claimed: ClaimedJob, steps: float) -> TrainerId:
-        trainer = controller.claim(claimed)
-        times = ((10_000_000,),)
-        controller.send(Capture(trainer=trainer, graphs=(graph(4),), latency_ns=times, unknown=0, steps=steps))
-        return trainer
 
-    long = capture(rank(job(1)) if is_rank else job(1), 100_000.0)
+def capture(controller: FakeController, claimed: ClaimedJob, steps: float) -> TrainerId:
+    """Let the job be claimed and captured, with steps of ten milliseconds."""
+    trainer = controller.claim(claimed)
+    times = ((10_000_000,),)
+    controller.send(Capture(trainer=trainer, graphs=(graph(4),), latency_ns=times, unknown=0, steps=steps))
+    return trainer
+
+
+@pytest.mark.parametrize("is_rank", [True, False])
+def test_long_rank_makes_way_for_no_shorter_job_as_another_long_job_does(is_rank: bool) -> None:
+    controller = controller_of_two()
+    long = capture(controller, rank(job(1)) if is_rank else job(1), 100_000.0)
     controller.adopt_all()
     controller.send(StepsLeft(trainer=long, steps_left=99_000.0))
-    capture(job(2), 500.0)
+    capture(controller, job(2), 500.0)
     assert [order.trainer for order in orders_of_type(controller.orders, ParkJob)] == ([] if is_rank else [long])
 
 
@@ -97,25 +103,11 @@ def test_rank_is_in_no_round_as_another_job_of_its_owner_is(is_rank: bool) -> No
 
 @pytest.mark.parametrize("is_rank", [True, False])
 def test_running_job_leaves_the_device_at_once_for_a_rank_for_which_others_may_hold_memory(is_rank: bool) -> None:
-    controller = FakeController(
-        4,
-        TimedPlanner(),
-        sharing=Sharing.COMPLETION,
-        contention=Contention(points=((1, 1.0), (2, 2.0))),
-        entering_jobs=8,
-        link=Link(out_bytes_per_s=1 << 30, in_bytes_per_s=1 << 30),
-    )
-
-    def capture(claimed: ClaimedJob, steps: float) -> TrainerId:
-        trainer = controller.claim(claimed)
-        times = ((10_000_000,),)
-        controller.send(Capture(trainer=trainer, graphs=(graph(4),), latency_ns=times, unknown=0, steps=steps))
-        return trainer
-
-    running = capture(job(1), 10_000.0)
+    controller = controller_of_two()
+    running = capture(controller, job(1), 10_000.0)
     controller.adopt_all()
     controller.send(StepsLeft(trainer=running, steps_left=9_000.0))
-    capture(rank(job(2)) if is_rank else job(2), 100_000.0)
+    capture(controller, rank(job(2)) if is_rank else job(2), 100_000.0)
     assert [order.trainer for order in orders_of_type(controller.orders, ParkJob)] == ([running] if is_rank else [])
 
 
@@ -145,30 +137,16 @@ def test_later_job_that_fits_starts_before_another_job_and_not_before_a_rank(is_
 
 
 def test_job_that_has_made_way_once_makes_way_for_no_further_rank_that_has_just_come() -> None:
-    controller = FakeController(
-        4,
-        TimedPlanner(),
-        sharing=Sharing.COMPLETION,
-        contention=Contention(points=((1, 1.0), (2, 2.0))),
-        entering_jobs=8,
-        link=Link(out_bytes_per_s=1 << 30, in_bytes_per_s=1 << 30),
-    )
-
-    def capture(claimed: ClaimedJob, steps: float) -> TrainerId:
-        trainer = controller.claim(claimed)
-        times = ((10_000_000,),)
-        controller.send(Capture(trainer=trainer, graphs=(graph(4),), latency_ns=times, unknown=0, steps=steps))
-        return trainer
-
-    single = capture(job(1), 10_000.0)
+    controller = controller_of_two()
+    single = capture(controller, job(1), 10_000.0)
     controller.adopt_all()
     controller.send(StepsLeft(trainer=single, steps_left=9_000.0))
-    first = capture(rank(job(2)), 500.0)
+    first = capture(controller, rank(job(2)), 500.0)
     controller.send(Parking(trainer=single, number=1, host_bytes=REGION))
     controller.adopt_all()
     controller.finish(first)
     controller.adopt_all()
     controller.send(StepsLeft(trainer=single, steps_left=5_000.0))
     assert controller.pool.at(JobStage.RUNNING)[0].trainer == single, "it is back"
-    capture(rank(job(3)), 500.0)
+    capture(controller, rank(job(3)), 500.0)
     assert orders_of_type(controller.orders, ParkJob) == []
