@@ -1,4 +1,4 @@
-"""Two towers: a network for queries and one for items, whose vectors are near where both belong together.
+"""Two towers: one network for queries and one for items. Their vectors are near if the item goes with the query.
 
 Huang and others, "Learning Deep Structured Semantic Models for Web Search using Clickthrough Data" (CIKM 2013). The
 loss compares each query with the items of its batch, and corrects for their frequencies: Yi and others,
@@ -46,7 +46,7 @@ class TwoTowers(nn.Module):
         self.fixed_scale = 1.0 if temperature is None else 1.0 / temperature
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the vector of the query, by the temperature, and that of the item."""
+        """Return the query's vector, divided by the temperature, and then the item's (batch, 2 x vector)."""
         query, item = (self.vectors(side, self.rows_of(side, x)) for side in (QUERY, ITEM))
         scaled = query * self.fixed_scale if self.scale is None else self.scale(query)
         return torch.cat([scaled, item], dim=1)
@@ -56,7 +56,7 @@ class TwoTowers(nn.Module):
         return functional.normalize(cast(Tensor, self.towers[side](rows)).float(), dim=1)
 
     def rows_of(self, side: str, x: Tensor) -> Tensor:
-        """Return the numbers of encoded rows that describe one side."""
+        """Return the columns of encoded rows (rows, width) that describe one side: the query or the item."""
         parts = [x[:, begin:end] for begin, end in self.places[side]]
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 

@@ -6,7 +6,7 @@ import pytest
 
 from indb_tensile.sql_api import service_connection, spi
 from tests.sql.fakes import Answer, FakeService
-from tests.sql_api.fakes import FakePlpy, address_of, plpy_with
+from tests.sql_api.fakes import DEPLOYED, FakePlpy, address_of, plpy_with
 
 Serve = Callable[[Answer], tuple[FakeService, FakePlpy]]
 
@@ -28,15 +28,7 @@ def serve() -> Iterator[Serve]:
     def start(answer: Answer) -> tuple[FakeService, FakePlpy]:
         fake = FakeService(answer)
         started.append(fake)
-        version = {
-            "version_id": 700,
-            "number": 1,
-            "target": "label",
-            "metrics": "{}",
-            "transform": None,
-            "measure_drift": False,
-        }
-        return fake, plpy_with(services=[address_of(fake)], version=[version])
+        return fake, plpy_with(services=[address_of(fake)], version=[DEPLOYED])
 
     yield start
     for fake in started:

@@ -20,6 +20,17 @@ Row = Mapping[str, Any]
 Json = dict[str, Any]
 
 
+# What a lookup finds of the deployed version of a model.
+DEPLOYED: Row = {
+    "version_id": 700,
+    "number": 1,
+    "target": "label",
+    "metrics": "{}",
+    "transform": None,
+    "measure_drift": False,
+}
+
+
 class FakeResult(list[Row]):
     """The rows of a statement."""
 

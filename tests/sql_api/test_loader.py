@@ -14,7 +14,7 @@ from indb_tensile import sql_api
 from indb_tensile.catalog import install
 from indb_tensile.catalog.bridge_sources import carried_paths
 from tests.sql.fakes import FakeService, result
-from tests.sql_api.fakes import FakePlpy, address_of, plpy_with
+from tests.sql_api.fakes import DEPLOYED, FakePlpy, address_of, plpy_with
 
 Bridge = Callable[..., Any]
 FOLDER = Path(sql_api.__file__).parent
@@ -137,17 +137,9 @@ def test_two_versions_in_one_session_are_independent() -> None:
 
 def test_fault_shows_source_lines_of_its_traceback() -> None:
     fake = FakeService(lambda _: result({}))
-    version = {
-        "version_id": 700,
-        "number": 1,
-        "target": "label",
-        "metrics": "{}",
-        "transform": None,
-        "measure_drift": False,
-    }
     session: dict[str, Any] = {}
     try:
-        call = bridge(session, plpy_with(services=[address_of(fake)], version=[version]), bridge_body())
+        call = bridge(session, plpy_with(services=[address_of(fake)], version=[DEPLOYED]), bridge_body())
         error = call("predict", '{"model": "m"}', ["1"])["error"]
     finally:
         fake.close()

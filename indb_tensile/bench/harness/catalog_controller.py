@@ -139,7 +139,7 @@ class CatalogController(TraceController):
                 other.controller.begin_rank(other)
 
     def begin_rank(self, rank: SimulatedRank) -> None:
-        """Train as one of the ranks of a job, which all have memory."""
+        """Let the trainer of one rank train. All ranks of its job have their memory."""
         assert rank.plan is not None
         self._write(rank.job, partial(ranks.enter_state, state=RankState.TRAINING))
         self._begin(rank.job, rank.plan)
@@ -206,7 +206,7 @@ class CatalogController(TraceController):
         self._shared.end(job.job, self.now_s)
 
     def _write(self, job: ClaimedJob, write: Callable[[Connection, JobId, ClaimToken], Result]) -> Result | None:
-        """Write about a job under its claim. A claim that was lost meanwhile writes nothing."""
+        """Write to the catalog for a job that this controller has claimed, unless the claim was lost."""
         with suppress(LostClaimError):
             return self._session.run(lambda connection: write(connection, job.job, job.claim))
         return None

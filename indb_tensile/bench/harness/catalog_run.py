@@ -29,7 +29,7 @@ class DevicesJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobCourse:
-    """When a job came, trained first and ended, in seconds. None: not until the end of the run."""
+    """When a job was enqueued, when it began to train and when it ended, in seconds. None if the run ended before."""
 
     devices: int
     came_s: float

@@ -55,7 +55,7 @@ class Forwarder:
         self._call(self._flowing.set)
 
     def close(self) -> None:
-        """Break all connections and listen no more."""
+        """Close all connections, and accept no further ones."""
         self.cut()
         self._call(self._server.close)
         self._loop.call_soon_threadsafe(self._loop.stop)
