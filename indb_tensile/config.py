@@ -99,7 +99,13 @@ class Settings:
     devices are of this machine, else this machine's address in a private network. A rank is lost if it has not
     answered another one for `rank_timeout_s`.
 
-    Files. The service puts its socket into `service_directory`; empty starts no service. `checkpoint_store` says
+    Predictions. The service puts its socket into `service_directory`, for a database server of this machine. On
+    `service_address`, an IP address and a port, it answers database servers of other machines by TLS. The directory
+    `service_tls_directory` has its certificate and key (`tls.crt`, `tls.key`) and the authority of its clients
+    (`ca.crt`). A client's certificate must name `service_client_name`. The service's own certificate must be valid
+    for `service_host_name`; empty means the address. With neither a directory nor an address no service is started.
+
+    Files. `checkpoint_store` says
     where checkpoints are kept: `local`, in files below `state_dir`, which only this host can read; `catalog`, in the
     database; `auto`, in files, and every `checkpoint_catalog_s` also in the catalog while a controller of another
     host is alive or the files cannot be written. Checkpoints take at most a tenth of the training time, however short
@@ -148,6 +154,10 @@ class Settings:
     rank_address: str = "127.0.0.1"
     rank_timeout_s: float = 300.0  # longer than one rank saves a checkpoint, while the others wait for it
     service_directory: str = ""
+    service_address: str = ""
+    service_tls_directory: str = ""
+    service_host_name: str = ""
+    service_client_name: str = "tensile-database"
     state_dir: str = ".tensile"
     # For debugging, on the emulated device: a process that accesses swapped-out memory ends with a message.
     strict: bool = False
@@ -187,6 +197,22 @@ class Settings:
         if not is_private_address(self.rank_address):
             expected = "a loopback address, or this machine's address in a private network, such as 10.0.0.7"
             raise _fault("rank_address", self.rank_address, expected)
+        if self.service_address:
+            split_address(self.service_address)
+            if not self.service_tls_directory.startswith("/"):
+                expected = f"with service_address {self.service_address}, the absolute path of the directory with "
+                raise _fault(
+                    "service_tls_directory", self.service_tls_directory, expected + "tls.crt, tls.key and ca.crt"
+                )
+            if self.service_host_name and not _HOST_NAME.fullmatch(self.service_host_name):
+                raise _fault("service_host_name", self.service_host_name, "a name such as gpu1.example.org")
+            if not self.service_client_name:
+                raise _fault("service_client_name", self.service_client_name, "a name in the certificates of clients")
+
+    @property
+    def has_service(self) -> bool:
+        """Whether a service is started."""
+        return bool(self.service_directory or self.service_address)
 
     @property
     def threads(self) -> int:
@@ -241,6 +267,34 @@ def is_private_address(text: str) -> bool:
     except ValueError:
         return False
     return address.is_private and not address.is_unspecified
+
+
+def split_address(text: str) -> tuple[str, int]:
+    """Return the IP address and the port of a service_address, as in 10.0.0.7:7443 or [fd00::7]:7443."""
+    host, colon, port_text = text.rpartition(":")
+    bracketed = host.startswith("[") and host.endswith("]")
+    try:
+        address = ipaddress.ip_address(host[1:-1] if bracketed else host)
+        port = int(port_text) if port_text.isascii() and port_text.isdecimal() else -1
+    except ValueError:
+        raise _fault("service_address", text, _ADDRESS) from None
+    scoped = isinstance(address, ipaddress.IPv6Address) and address.scope_id is not None
+    if (
+        not colon
+        or bracketed != (address.version == 6)
+        or not 0 <= port <= 65535
+        or address.is_unspecified
+        or address.is_multicast
+        or scoped
+    ):
+        raise _fault("service_address", text, _ADDRESS)
+    return str(address), port
+
+
+_ADDRESS = (
+    "the IP address by which the database's host reaches this machine, with a port (0 takes a free one), such as "
+    "10.0.0.7:7443 or [fd00::7]:7443,"
+)
 
 
 def setting_rules() -> tuple[SettingRule, ...]:
@@ -313,6 +367,10 @@ _KINDS: dict[str, str] = {
     "rank_address": "an address",
     "rank_timeout_s": "a duration",
     "service_directory": "a directory",
+    "service_address": "an address with a port",
+    "service_tls_directory": "a directory",
+    "service_host_name": "a name",
+    "service_client_name": "a name",
     "state_dir": "a directory",
     "strict": "true or false",
     "cuda_graphs": "true or false",
@@ -358,6 +416,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "torch_threads": (0, 1024),
 }
 
+_HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.:-]*[A-Za-z0-9])?")  # or an IP address
 _DEVICE = re.compile(r"auto|cpu|(emulated|cuda)(:\d{1,2})?")
 
 _CHOICES = {"policy": POLICIES, "sharing": SHARING, "checkpoint_store": CHECKPOINT_STORES, "log_level": LOG_LEVELS}

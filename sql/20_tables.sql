@@ -332,11 +332,15 @@ create table tensile.workers (
   entering integer not null default 2,
   holdup text,
   device_name text,
+  service_address text,
+  service_host_name text,
   constraint workers_lease_is_positive check (lease_s > 0),
   constraint workers_have_slots check (slots > 0),
   constraint workers_let_jobs_enter check (entering > 0),
   constraint workers_have_threads check (threads > 0),
-  constraint workers_service_name_is_a_name check (service_name ~ '^[A-Za-z0-9][A-Za-z0-9._-]*$')
+  constraint workers_service_name_is_a_name check (service_name ~ '^[A-Za-z0-9][A-Za-z0-9._-]*$'),
+  constraint workers_service_address_is_an_address check (service_address ~ '^[0-9a-f.:[\]]+:[0-9]+$'),
+  constraint workers_service_address_has_a_host_name check ((service_address is null) = (service_host_name is null))
 ) with (fillfactor = 50);  -- and no index on heartbeat_at: every beat stays a heap-only update
 comment on table tensile.workers is 'workers: each is a controller process with its device';
 comment on column tensile.workers.worker_id is 'number of the worker; a controller that restarts is a new worker';
@@ -346,6 +350,10 @@ comment on column tensile.workers.device is 'kind of the worker''s device, as in
 comment on column tensile.workers.version is 'version of the worker''s package';
 comment on column tensile.workers.service_name is
   'name of the service''s socket within the setting socket_directory; null while no service answers';
+comment on column tensile.workers.service_address is
+  'IP address and port at which the service answers other hosts by TLS; null while none does';
+comment on column tensile.workers.service_host_name is
+  'name for which the certificate of the service at service_address must be valid';
 comment on column tensile.workers.lease_s is 'seconds without a heartbeat after which other workers take over the jobs';
 comment on column tensile.workers.beats is
   'count of heartbeats; a controller that reads the same count for lease_s, by its own monotonic clock, declares the '

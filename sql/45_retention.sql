@@ -10,6 +10,7 @@ create function tensile.known_settings()
 as $$
   values
     ('socket_directory', 'directory', null::jsonb, 'directory for the sockets of services'),
+    ('tls_directory', 'directory', null, 'directory on the database''s host with the certificate for services of other hosts'),
     ('retain_jobs', 'interval or null', '"90 days"', 'how long an ended job is kept, with its rows in other tables'),
     ('retain_events', 'interval or null', '"30 days"', 'how long an event of a job is kept'),
     ('retain_metrics', 'interval or null', '"90 days"', 'how long losses and metrics are kept after the job''s end'),

@@ -495,7 +495,7 @@ begin
       using errcode = 'invalid_parameter_value',
             hint = case split_part(setting_kind, ' ', 1)
               when 'directory' then
-                'Give an absolute path: select tensile_set_setting(''socket_directory'', ''"/run/tensile"'');'
+                format('Give an absolute path: select tensile_set_setting(%L, %L);', name, '"/run/tensile"')
               when 'interval' then
                 format('Give an interval longer than zero, or null to keep for ever: select tensile_set_setting(%L, %L);',
                        name, '"30 days"')

@@ -219,7 +219,7 @@ create view tensile.stat_workers with (security_invoker) as
 select w.worker_id, w.host, w.pid, w.device, w.version, w.service_name,
        w.stopped_at is null and w.heartbeat_at > now() - make_interval(secs => w.lease_s) as alive,
        coalesce(a.jobs, 0) as jobs, make_interval(secs => w.lease_s) as lease, w.started_at, w.heartbeat_at,
-       w.stopped_at, w.device_name
+       w.stopped_at, w.device_name, w.service_address
   from tensile.workers as w
   left join tensile.active_jobs() as a on a.worker_id = w.worker_id;
 comment on view tensile.stat_workers is 'controllers, running and stopped';
@@ -434,6 +434,8 @@ comment on column tensile.stat_workers.heartbeat_at is 'time of the last heartbe
 comment on column tensile.stat_workers.stopped_at is 'time when the worker left or was declared dead';
 comment on column tensile.stat_workers.device_name is
   'its device among those of its host: cpu, cuda:1, emulated, or emulated:1';
+comment on column tensile.stat_workers.service_address is
+  'IP address and port at which the service answers other hosts by TLS; null while none does';
 comment on column tensile.stat_sharing.job_id is 'number of the job';
 comment on column tensile.stat_sharing.model is 'model that the job trains';
 comment on column tensile.stat_sharing.owner is 'owner of the job';

@@ -52,9 +52,11 @@ class Companions:
 
 
 def _make_service(settings: Settings, forks: ForkServer) -> ServiceProcess | NoService:
-    if not settings.service_directory:
+    if not settings.has_service:
         log.warning(
-            "no service is started: set %s to the directory of its socket", config.variable("service_directory")
+            "no service is started: set %s to the directory of its socket, or %s",
+            config.variable("service_directory"),
+            config.variable("service_address"),
         )
         return NoService()
     return ServiceProcess(forks=forks, module=SERVICE, grace_s=settings.stop_grace_s)

@@ -470,7 +470,7 @@ def _contention(settings: Settings, records: CatalogRecords) -> Contention:
 
 def _modules(settings: Settings) -> tuple[str, ...]:
     """Return the modules that are certain to be forked."""
-    return (SERVICE, TRAINER) if settings.service_directory else (TRAINER,)
+    return (SERVICE, TRAINER) if settings.has_service else (TRAINER,)
 
 
 def _worker_command(name: str) -> tuple[str, ...]:

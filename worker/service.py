@@ -1,9 +1,10 @@
 """The service's process, one per controller: answers predictions and other requests that need torch.
 
-The process listens on a Unix socket, answers only the system user of its database server and only requests of its own
-database, and ends with its controller. On a hot standby, an administrator starts a service that only reads
-(serving/standby.py). One thread of the process computes predictions and evaluations. Other requests go to the analyst
-(serving/analyst.py), a second process: a fork server that was forked before this process started any thread forks it.
+The process answers only its own database, and ends with its controller. On a Unix socket it answers the system user
+of a database server of this host, and on a TCP address database servers of other hosts, by TLS. On a hot standby, an
+administrator starts a service that only reads (serving/standby.py). One thread of the process computes predictions
+and evaluations. Other requests go to the analyst (serving/analyst.py), a second process: a fork server that was
+forked before this process started any thread forks it.
 """
 
 import asyncio
@@ -15,6 +16,7 @@ import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from socket import gethostname
 from typing import Any, NamedTuple
@@ -27,8 +29,10 @@ from indb_tensile.catalog.connection import WORK_LOCK_TIMEOUT_MS, connect
 from indb_tensile.catalog.count_batches import CountBatch, store_batch
 from indb_tensile.catalog.install import VERSION
 from indb_tensile.catalog.reader_connection import reader_dsn
+from indb_tensile.config import split_address
 from indb_tensile.controller.fork_client import ForkServer
 from indb_tensile.controller.parent_death import die_with_parent
+from indb_tensile.controller.service_certificates import ServiceCertificates, validity
 from indb_tensile.controller.service_process import ANSWERING_VARIABLE
 from indb_tensile.errors import DatabaseError, TensileError
 from indb_tensile.job import ModelVersionId, WorkerId
@@ -54,6 +58,7 @@ from .serving.settings import ServiceSettings
 from .serving.standby import NoAnalyst, standby_directory
 from .serving.store import Loaded, Store
 from .serving.table_readings import TableReadings
+from .serving.tls_listener import TlsListener
 
 # Versions that load at the same time, so that a version that loads slowly or waits for a lock delays no other user.
 _LOADER_THREADS = 4
@@ -84,9 +89,9 @@ def main() -> int:
 
 async def _serve(options: ServiceSettings, store: Store, forks: ForkServer) -> None:
     stop_requested = _stop_event()
-    uid = options.peer_uid if options.peer_uid is not None else store.session.run(server_uid)
     identity = store.identity()
     place = _place(options, store, identity.installation)
+    uid = None if place is None else _peer_uid(options, store)
     analyst_process = NoAnalyst() if options.worker is None else AnalystProcess(forks, analyst.__name__)
     batches, loader = Batches(), _Loader(options)
     inputs = InputCounts(loader.load_bins)
@@ -101,14 +106,15 @@ async def _serve(options: ServiceSettings, store: Store, forks: ForkServer) -> N
     )
     primary = PrimaryCounts(options.primary_dsn, identity.installation) if options.primary_dsn else None
     sender = CountSender(
-        f"standby {gethostname()} {place.name}" if options.worker is None else f"worker {options.worker}",
+        f"standby {gethostname()} {place.name}" if place and options.worker is None else f"worker {options.worker}",
         dispatcher.counts,
         inputs,
     )
     store_counts = None if options.worker is None else loader.store
     if primary is not None:
         store_counts = primary.store
-    endpoint = Endpoint(place.directory, place.name)
+    remote = _listener(options)
+    endpoint = None if place is None else Endpoint(place.directory, place.name)
     server = Server(
         endpoint,
         allowed_uid=uid,
@@ -116,13 +122,22 @@ async def _serve(options: ServiceSettings, store: Store, forks: ForkServer) -> N
         handle=dispatcher.handle,
         handle_at_once=dispatcher.handle_at_once,
         forget=dispatcher.forget,
+        remote=remote,
+    )
+    announced = jobs.ServicePlace(
+        name=place.name if place is not None else None,
+        address=remote.address if remote is not None else None,
+        host_name=options.host_name if remote is not None else None,
     )
     try:
         await server.start()
         if (worker := options.worker) is not None:
-            store.session.run(lambda connection: jobs.announce_service(connection, worker, place.name))
+            store.session.run(lambda connection: jobs.announce_service(connection, worker, announced))
         _report_ready()
-        _log.info("answering system user %s on %s", user_name(uid), endpoint.path)
+        if endpoint is not None and uid is not None:
+            _log.info("answering system user %s on %s", user_name(uid), endpoint.path)
+        if remote is not None:
+            _log.info("answering the hosts of %s on %s", options.shared.service_client_name, remote.address)
         await analyst_process.start()
         while not await _is_set_within(stop_requested, _COUNTS_S):
             await _send_counts(sender, store_counts)
@@ -146,11 +161,32 @@ class _Place(NamedTuple):
     name: str
 
 
-def _place(options: ServiceSettings, store: Store, installation: str) -> _Place:
+def _place(options: ServiceSettings, store: Store, installation: str) -> _Place | None:
+    """Return where the service's socket is, or None if it answers other hosts alone."""
     if options.worker is not None:
+        if not options.shared.service_directory:
+            return None
         return _Place(options.directory, socket_name(installation, options.worker))
     facts = store.standby_facts()
     return _Place(standby_directory(facts), standby_socket_name(installation, facts.port))
+
+
+def _peer_uid(options: ServiceSettings, store: Store) -> int:
+    return options.peer_uid if options.peer_uid is not None else store.session.run(server_uid)
+
+
+def _listener(options: ServiceSettings) -> TlsListener | None:
+    """Return the listener for other hosts, or None without an address. A service on a standby has none."""
+    shared = options.shared
+    if options.worker is None or not shared.service_address:
+        return None
+    directory = Path(shared.service_tls_directory)
+    certificates = ServiceCertificates(directory)
+    if fault := validity(directory, options.host_name).fault(datetime.now(UTC)):
+        # The service starts, since it may answer sessions of this host, and reads a new certificate by itself.
+        _log.warning("the certificate %s %s: no other host accepts this service", directory / "tls.crt", fault)
+    host, port = split_address(shared.service_address)
+    return TlsListener(host, port, certificates, client_name=shared.service_client_name)
 
 
 async def _identity(store: Store) -> DatabaseIdentity:
@@ -245,7 +281,7 @@ def _withdraw(options: ServiceSettings, worker: WorkerId) -> None:
             options.shared.dsn, application_name="tensile service", lock_timeout_ms=WORK_LOCK_TIMEOUT_MS
         ) as connection,
     ):
-        jobs.announce_service(connection, worker, None)
+        jobs.announce_service(connection, worker, jobs.ServicePlace())
 
 
 def _stop_event() -> asyncio.Event:

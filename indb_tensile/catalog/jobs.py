@@ -6,7 +6,7 @@ ended or belongs to another worker, and the write raises LostClaimError: the wor
 
 import contextlib
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any, LiteralString
 
@@ -254,9 +254,22 @@ def standby_facts(connection: Connection) -> StandbyFacts:
     return StandbyFacts(in_recovery=row[0], port=row[1], socket_directory=row[2])
 
 
-def announce_service(connection: Connection, worker: WorkerId, name: str | None) -> None:
-    """Write the name of the service's socket within the setting socket_directory; None: no service answers."""
-    connection.execute(query("announce_service"), {"worker": worker, "name": name})
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServicePlace:
+    """Where sessions find a service.
+
+    `name` is that of its socket within the setting socket_directory. Sessions of other hosts use TLS with `address`,
+    an IP address and a port, and expect a certificate for `host_name`. What there is not is None.
+    """
+
+    name: str | None = None
+    address: str | None = None
+    host_name: str | None = None
+
+
+def announce_service(connection: Connection, worker: WorkerId, place: ServicePlace) -> None:
+    """Write where the worker's service answers; an empty place: nowhere."""
+    connection.execute(query("announce_service"), {"worker": worker, **asdict(place)})
 
 
 def other_workers(connection: Connection, worker: WorkerId | None) -> tuple[ObservedWorker, ...]:

@@ -111,11 +111,14 @@ returning worker_id
 -- leave --
 -- in_order: the worker itself reports that it stops, so its jobs are not interrupted by the death of a controller.
 with deleted as (delete from tensile.device_jobs where worker_id = %(worker)s)
-update tensile.workers set stopped_at = now(), service_name = null, took_leave = %(in_order)s
+update tensile.workers set stopped_at = now(), service_name = null, service_address = null, service_host_name = null,
+       took_leave = %(in_order)s
  where worker_id = %(worker)s and stopped_at is null
 
 -- announce_service --
-update tensile.workers set service_name = %(name)s where worker_id = %(worker)s and stopped_at is null
+update tensile.workers
+   set service_name = %(name)s, service_address = %(address)s, service_host_name = %(host_name)s
+ where worker_id = %(worker)s and stopped_at is null
 
 -- database_identity --
 -- The start time of the server is a number of microseconds, which does not depend on the session's date settings.
@@ -153,7 +156,8 @@ select count(*) from tensile.jobs where state = 'queued' and installation <> ten
 -- decision does not depend on the age of a row or on the database's clock. Jobs of workers that died or left go back
 -- into the queue, and so do jobs of which such a worker had a rank.
 with dead as (
-  update tensile.workers as w set stopped_at = now(), service_name = null
+  update tensile.workers as w
+     set stopped_at = now(), service_name = null, service_address = null, service_host_name = null
    where w.worker_id in (select v.worker_id
                            from tensile.workers as v
                            join unnest(%(workers)s::bigint[], %(beats)s::bigint[]) as seen (worker_id, beats)

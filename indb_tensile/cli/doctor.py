@@ -9,8 +9,10 @@ import sys
 import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from datetime import UTC, datetime
 from importlib import metadata
 from itertools import groupby
+from pathlib import Path
 
 import click
 import psycopg
@@ -28,6 +30,7 @@ from indb_tensile.cli.machine_devices import device_names
 from indb_tensile.cli.output import Row, out, plain, print_json
 from indb_tensile.cli.shared_options import dsn_option, json_option
 from indb_tensile.cli.statements import statement
+from indb_tensile.controller.service_certificates import server_context, validity
 from indb_tensile.default_database import named_database, resolve
 from indb_tensile.device.backend import Cpu, Emulated, fit_to_gpu, torch_cuda
 from indb_tensile.device.cuda import Gpu, NoGpu
@@ -218,6 +221,8 @@ def device(environ: Mapping[str, str]) -> Iterator[Row]:
         return
     for fault in settings_loader.unknown_variables(environ):
         yield _check("settings", False, fault, "correct or unset the variable")
+    if settings.service_address:
+        yield _service_certificate(settings)
     try:
         names = device_names(settings, probed_gpus, chosen_device)
     except TensileError as error:
@@ -227,6 +232,21 @@ def device(environ: Mapping[str, str]) -> Iterator[Row]:
         yield _check("devices", True, f"{', '.join(names)}, each with a controller of its own", "")
     for name in names:
         yield from _one_device(replace(settings, device=name, devices=len(names)), environ)
+
+
+def _service_certificate(settings: config.Settings) -> Row:
+    """Check the files with which the service answers other hosts."""
+    directory, name = Path(settings.service_tls_directory), settings.service_host_name
+    name = name or config.split_address(settings.service_address)[0]
+    try:
+        server_context(directory)
+        valid = validity(directory, name)
+    except TensileError as error:
+        return _check("service's certificate", False, error.message, error.hint)
+    fault = valid.fault(datetime.now(UTC))
+    finding = f"{directory / 'tls.crt'}, for {name}, "
+    finding += fault or f"is valid until {valid.end:%Y-%m-%d %H:%M} UTC"
+    return _check("service's certificate", not fault, finding, "make a new certificate and replace the file")
 
 
 def _one_device(settings: config.Settings, environ: Mapping[str, str]) -> Iterator[Row]:

@@ -36,7 +36,7 @@ select public.tensile_set_setting(%(name)s::text, %(value)s)
 
 -- end_worker --
 -- Marks a worker as stopped whose process has ended. Other workers can then take over its jobs before its lease ends.
-update tensile.workers set stopped_at = now(), service_name = null
+update tensile.workers set stopped_at = now(), service_name = null, service_address = null, service_host_name = null
  where pid = %(pid)s and host = %(host)s and stopped_at is null;
 
 -- worker_is_ready --

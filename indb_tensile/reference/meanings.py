@@ -479,7 +479,14 @@ SETTINGS: dict[str, str] = {
     "start_patience_s": "How long a starting controller waits for a database that does not answer.",
     "interrupted_s": "The most time that interruptions without its own fault may cost a job before it fails. 0: no "
     "limit.",
-    "service_directory": "The directory for the socket of the prediction service. Empty: no service.",
+    "service_directory": "The directory for the socket of the prediction service, by which a database server of this "
+    "machine reaches it. Empty: no socket, and no service without `service_address`.",
+    "service_address": "The IP address and port at which the prediction service answers database servers of other "
+    "machines by TLS, such as `10.0.0.7:7443`; port 0 takes a free one. Empty: it answers none.",
+    "service_tls_directory": "The directory with the service's certificate `tls.crt`, its key `tls.key`, and "
+    "`ca.crt`, the authority that has signed the certificates of its clients.",
+    "service_host_name": "The name for which the service's certificate is valid. Empty: the IP address.",
+    "service_client_name": "The name that a client's certificate must have, as common name or DNS name.",
     "state_dir": "The directory for checkpoints, logs, captured networks and swapped-out data; commands look for the "
     "embedded database in it. In a file the path is absolute; in the variable it may start at the working directory.",
     "strict": "Whether an access to swapped-out memory ends the process; for debugging the emulated device.",

@@ -1,5 +1,6 @@
 """The session's connection to the service, opened at the first request and reopened if it breaks.
 
+A service of the database's own host is reached by a Unix socket, and one of another host by TLS (remote_service.py).
 Each request contains the identity of its database, and a service answers only its own database. A service sends a
 greeting first; the bridge sends no request to a service of another database or another protocol.
 """
@@ -12,13 +13,13 @@ import time
 from typing import Any
 
 from .refusals import TOO_MUCH, UNAVAILABLE, RefusalError
-from .spi import Json, Plpy, fetch
+from .remote_service import SLICE_S, RemoteFaultError, RemoteService
+from .spi import Json, Plpy, Row, check_for_cancel, fetch
 
 PROTOCOL = 5  # version of greeting and requests, equal to the service's
 PART_BYTES = 1 << 20  # size of one part of a long list: other requests wait while the service decodes a part
 _MAX_FRAME_BYTES = 32 << 20  # equal to the service's limit
 MOST_ROW_BYTES = _MAX_FRAME_BYTES - 4096  # largest row as JSON; the rest is for the verb and the database's identity
-_SLICE_S = 0.1  # longest wait before the session checks for a cancel request
 _GREETING_S = 10.0  # a service that hangs accepts connections but sends no greeting
 
 
@@ -163,36 +164,78 @@ class ServiceConnection:
         return connection
 
     def _connect(self, plpy: Plpy) -> socket.socket:
-        """Connect to a service of this database, the one with the latest heartbeat first."""
+        """Connect to a service of this database: first to those of this host, then to those of others.
+
+        Among both, the one with the latest heartbeat comes first.
+        """
         facts = fetch(plpy, SERVICES)[0]
-        directory, names = facts["directory"], facts["names"] or []
         installation = facts["installation"]
         self._identity = (
             f', "installation": {json.dumps(installation)}, "server_start": {json.dumps(facts["server_start"])}'
         ).encode()
-        if not directory:
+        if not facts["directory"] and not facts["addresses"]:
             hint = "An administrator sets it: select tensile_set_setting('socket_directory', '\"/run/tensile\"')."
             raise RefusalError(UNAVAILABLE, "no service answers: the setting socket_directory is not set", hint=hint)
-        failures = []
-        for name in names:
-            if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}", name):
-                continue  # must be a name, not a path
-            connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-            connection.settimeout(_SLICE_S)
-            greeted = False
+        failures, way_out = [], ""
+        for service in _services(facts):
             try:
-                connection.connect(f"{directory.rstrip('/')}/{name}.sock")
-                _check_greeting(_receive_frame(plpy, connection, within_s=_GREETING_S), installation)
-                greeted = True
+                return _greeted(plpy, service, installation)
             except OSError as error:
-                failures.append(f"{name}: {error.strerror or error}")
-            finally:
-                if not greeted:
-                    connection.close()
-            if greeted:
-                return connection
+                fault = service.fault(error)
+                failures.append(f"{service.label}: {fault.strerror or fault}")
+                way_out = way_out or str(getattr(fault, "hint", ""))
         detail = f"Tried {'; '.join(failures)}." if failures else "No controller with a service is alive."
-        raise _unavailable_error(detail, standby=facts["standby"])
+        raise _unavailable_error(detail, way_out, standby=facts["standby"])
+
+
+class _LocalService:
+    """A service of this host, at its Unix socket."""
+
+    def __init__(self, directory: str, name: str) -> None:
+        self.label = name
+        self._path = f"{directory.rstrip('/')}/{name}.sock"
+
+    def open(self, plpy: Plpy) -> socket.socket:
+        """Return a connection, on which each wait takes SLICE_S at most."""
+        del plpy  # a connection to a process of this host is made or refused at once
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        connection.settimeout(SLICE_S)
+        try:
+            connection.connect(self._path)
+        except OSError:
+            connection.close()
+            raise
+        return connection
+
+    def fault(self, error: OSError) -> OSError:
+        """Return the error itself, which says enough."""
+        return error
+
+
+def _services(facts: Row) -> list[_LocalService | RemoteService]:
+    directory, names = facts["directory"], facts["names"] or []
+    names = [name for name in names if directory and _NAME.fullmatch(name)]  # must be a name, not a path
+    remote = zip(facts["addresses"] or [], facts["host_names"] or [], strict=True)
+    return [
+        *(_LocalService(directory, name) for name in names),
+        *(RemoteService(address, host_name, facts["tls_directory"]) for address, host_name in remote),
+    ]
+
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
+
+
+def _greeted(plpy: Plpy, service: _LocalService | RemoteService, installation: str) -> socket.socket:
+    """Return a connection to this service after its greeting."""
+    connection = service.open(plpy)
+    greeted = False
+    try:
+        _check_greeting(_receive_frame(plpy, connection, within_s=_GREETING_S), installation)
+        greeted = True
+    finally:
+        if not greeted:
+            connection.close()
+    return connection
 
 
 def _check_greeting(body: bytes, installation: str) -> None:
@@ -201,6 +244,8 @@ def _check_greeting(body: bytes, installation: str) -> None:
         greeting = dict(json.loads(body))
     except (ValueError, TypeError, RecursionError):
         raise ConnectionError("the process that listens there is not a service") from None
+    if "refused" in greeting:  # a service of another host, about this server's certificate
+        raise RemoteFaultError(str(greeting["refused"]), str(greeting.get("hint", "")))
     if greeting.get("protocol") != PROTOCOL:
         version = greeting.get("version")
         raise ConnectionError(f"its version is {version!r}, and its protocol differs from this catalog's")
@@ -208,8 +253,8 @@ def _check_greeting(body: bytes, installation: str) -> None:
         raise ConnectionError("it belongs to another database")
 
 
-def _unavailable_error(detail: str, *, standby: bool = False) -> RefusalError:
-    hint = "Start one with: tensile up, or tensile controller; tensile doctor says what is missing."
+def _unavailable_error(detail: str, way_out: str = "", *, standby: bool = False) -> RefusalError:
+    hint = way_out or "Start one with: tensile up, or tensile controller; tensile doctor says what is missing."
     if standby:
         hint = "This server is a hot standby. Start a service beside it: tensile service --read-only."
     return RefusalError(UNAVAILABLE, "no service answers", detail=detail, hint=hint)
@@ -225,7 +270,7 @@ def _send(plpy: Plpy, connection: socket.socket, frame: bytes) -> None:
         try:
             remaining = remaining[connection.send(remaining) :]
         except TimeoutError:
-            _check_for_cancel(plpy)
+            check_for_cancel(plpy)
 
 
 def _receive_frame(plpy: Plpy, connection: socket.socket, within_s: float | None = None) -> bytes:
@@ -246,7 +291,7 @@ def _receive(plpy: Plpy, connection: socket.socket, size_bytes: int, until_s: fl
         try:
             part = connection.recv(min(1 << 20, size_bytes - len(received)))
         except TimeoutError:
-            _check_for_cancel(plpy)
+            check_for_cancel(plpy)
             if until_s is not None and time.monotonic() > until_s:
                 raise ConnectionError("it accepts connections but sends no greeting") from None
             continue
@@ -256,21 +301,25 @@ def _receive(plpy: Plpy, connection: socket.socket, size_bytes: int, until_s: fl
     return bytes(received)
 
 
-def _check_for_cancel(plpy: Plpy) -> None:
-    """Run a statement, which raises the error of a cancel request or a timeout that has arrived."""
-    plpy.execute("select 1")
-
-
 _connection = ServiceConnection()
 
+# No service is announced in the catalog of a standby, and one of the primary answers the primary alone.
 SERVICES = """
 select (select s.value #>> '{}' from tensile.settings as s where s.name = 'socket_directory') as directory,
+       (select s.value #>> '{}' from tensile.settings as s where s.name = 'tls_directory') as tls_directory,
        case when pg_catalog.pg_is_in_recovery()
             then array[left(replace(tensile.installation()::text, '-', ''), 12) || '-standby-'
                          || pg_catalog.current_setting('port')]
-            else array(select w.service_name from tensile.workers as w
-                        where w.service_name is not null and w.stopped_at is null
-                        order by w.heartbeat_at desc) end as names,
+            else w.names end as names,
+       case when not pg_catalog.pg_is_in_recovery() then w.addresses end as addresses,
+       case when not pg_catalog.pg_is_in_recovery() then w.host_names end as host_names,
        pg_catalog.pg_is_in_recovery() as standby,
        tensile.installation()::text as installation,
-       (extract(epoch from pg_catalog.pg_postmaster_start_time()) * 1000000)::bigint::text as server_start"""
+       (extract(epoch from pg_catalog.pg_postmaster_start_time()) * 1000000)::bigint::text as server_start
+  from (select pg_catalog.array_agg(v.service_name order by v.heartbeat_at desc, v.worker_id)
+                 filter (where v.service_name is not null) as names,
+               pg_catalog.array_agg(v.service_address order by v.heartbeat_at desc, v.worker_id)
+                 filter (where v.service_address is not null) as addresses,
+               pg_catalog.array_agg(v.service_host_name order by v.heartbeat_at desc, v.worker_id)
+                 filter (where v.service_address is not null) as host_names
+          from tensile.workers as v where v.stopped_at is null) as w"""

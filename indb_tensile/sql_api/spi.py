@@ -60,6 +60,11 @@ def fetch(plpy: Plpy, statement: str, *arguments: object) -> Sequence[Row]:
     return list(plpy.execute(_plans[statement], arguments))
 
 
+def check_for_cancel(plpy: Plpy) -> None:
+    """Run a statement, which raises the error of a cancel request or a timeout that has arrived."""
+    plpy.execute("select 1")
+
+
 @contextmanager
 def callers_path(plpy: Plpy, path: str | None) -> Iterator[None]:
     """Run the block with the caller's search_path, then restore the previous path, also after an error.

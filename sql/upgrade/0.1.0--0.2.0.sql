@@ -33,7 +33,9 @@ alter table tensile.workers
   add column took_leave boolean not null default false,
   add column entering integer not null default 2,
   add column holdup text,
-  add column device_name text;
+  add column device_name text,
+  add column service_address text,
+  add column service_host_name text;
 
 -- No controller of 0.1.0 continues after the upgrade. Its jobs go back into the queue as soon as a controller of 0.2.0
 -- runs. The workers are marked as having left in good order, so the interruption does not count as a fault of the jobs.
@@ -45,7 +47,9 @@ alter table tensile.workers
   add constraint workers_have_slots check (slots > 0),
   add constraint workers_let_jobs_enter check (entering > 0),
   add constraint workers_have_threads check (threads > 0),
-  add constraint workers_service_name_is_a_name check (service_name ~ '^[A-Za-z0-9][A-Za-z0-9._-]*$');
+  add constraint workers_service_name_is_a_name check (service_name ~ '^[A-Za-z0-9][A-Za-z0-9._-]*$'),
+  add constraint workers_service_address_is_an_address check (service_address ~ '^[0-9a-f.:[\]]+:[0-9]+$'),
+  add constraint workers_service_address_has_a_host_name check ((service_address is null) = (service_host_name is null));
 
 -- Names ------------------------------------------------------------------------------------------------------
 

@@ -315,13 +315,15 @@ def test_heartbeat_is_a_heap_only_update(database: Database) -> None:
         assert row == (5, 5)
 
 
-def test_service_name_is_removed_when_its_worker_leaves(database: Database) -> None:
+def test_place_of_a_service_is_removed_when_its_worker_leaves(database: Database) -> None:
     with database.connect("tensile_worker") as connection:
         worker = register(connection)
-        jobs.announce_service(connection, worker, "s-1.sock")
-        assert connection.execute("select service_name from tensile.workers").fetchone() == ("s-1.sock",)
+        places = "select service_name, service_address, service_host_name from tensile.workers"
+        place = jobs.ServicePlace(name="s-1.sock", address="[fd00::7]:7443", host_name="gpu1.example.org")
+        jobs.announce_service(connection, worker, place)
+        assert connection.execute(places).fetchone() == ("s-1.sock", "[fd00::7]:7443", "gpu1.example.org")
         jobs.leave(connection, worker)
-        assert connection.execute("select service_name from tensile.workers").fetchone() == (None,)
+        assert connection.execute(places).fetchone() == (None, None, None)
 
 
 def test_idempotency_key_is_unique_for_each_owner(database: Database) -> None:

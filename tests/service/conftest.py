@@ -3,9 +3,9 @@
 import os
 import signal
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import psycopg
@@ -43,6 +43,7 @@ class Service:
     forks: ForkServer
     peer_uid: int | None = None
     process: ForkedProcess | None = None
+    more: Mapping[str, str] = field(default_factory=dict)  # further settings, by their variables
 
     @property
     def socket(self) -> Path:
@@ -65,6 +66,7 @@ class Service:
             "TENSILE_TORCH_THREADS": "1",
             "TENSILE_WORKER_ID": str(self.worker),
             "TENSILE_SERVICE_PEER_UID": "" if self.peer_uid is None else str(self.peer_uid),
+            **self.more,
         }
 
     def run(self, peer_uid: int | None) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from worker.serving.prediction_batches import Batches
 from worker.serving.requests import greeting
 from worker.serving.server import Server
 from worker.serving.table_readings import TableReadings
+from worker.serving.tls_listener import TlsListener
 
 from .fakes import DEADLINE_S, IDENTITY, Client, Echo
 
@@ -51,12 +52,15 @@ class SlowAnalyst:
 class ServerThread:
     """A server in a thread of its own, with an echoing model and a slow analyst."""
 
-    def __init__(self, directory: Path, allowed_uid: int) -> None:
+    def __init__(self, directory: Path, allowed_uid: int, listen: Callable[[], TlsListener] | None = None) -> None:
+        """Start the server. `listen` makes what listens for other hosts, at `remote.address`."""
         self.model = Echo()
         self.analyst = SlowAnalyst()
         self.database = IDENTITY
         self.identity_reads = 0  # how often it read the database's identity
         self.path = directory / "worker-1.sock"
+        self.remote: TlsListener | None = None
+        self._listen = listen
         self._directory = directory
         self._allowed_uid = allowed_uid
         self._started = threading.Event()
@@ -77,12 +81,14 @@ class ServerThread:
             inputs=InputCounts(self._bins),
             code_version="1.2",
         )
+        self.remote = None if self._listen is None else self._listen()
         self.server = Server(
             Endpoint(self._directory, "worker-1"),
             allowed_uid=self._allowed_uid,
             greeting=greeting(IDENTITY.installation, "1.2"),
             handle=self.front.handle,
             forget=self.front.forget,
+            remote=self.remote,
         )
         await self.server.start()
         self._started.set()

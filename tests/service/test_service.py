@@ -375,7 +375,7 @@ def test_missing_environment_variable_is_named(
 ) -> None:
     monkeypatch.delenv("TENSILE_SERVICE_DIRECTORY", raising=False)
     assert program.main() == 2
-    assert capsys.readouterr().err.startswith("tensile service: the service has no directory for its socket\n  Set ")
+    assert capsys.readouterr().err.startswith("tensile service: the service has no directory for its socket and no ")
 
 
 # --- clients of its own ----------------------------------------------------------------------------------------

@@ -93,6 +93,9 @@ def address_of(service: FakeService) -> Row:
     return {
         "directory": str(service.directory),
         "names": [service.name],
+        "addresses": None,
+        "host_names": None,
+        "tls_directory": None,
         "installation": INSTALLATION,
         "server_start": "1",
         "standby": False,

@@ -350,6 +350,15 @@ def greeting(installation: str, code_version: str) -> bytes:
     return json.dumps(fields, separators=(",", ":")).encode()
 
 
+def refused_greeting(reason: str) -> bytes:
+    """Encode the only message for a client of another host whose certificate is refused."""
+    hint = (
+        "Put the certificate of the database's host into tls_directory, or name it in TENSILE_SERVICE_CLIENT_NAME on "
+        "that host."
+    )
+    return json.dumps({"refused": reason, "hint": hint}, separators=(",", ":")).encode()
+
+
 def success(result: Any) -> bytes:
     """Encode the answer to a request that succeeded."""
     return success_of(encode(result))

@@ -1,5 +1,6 @@
 """Serves the connections of the database server: reads frames, and sends one answer per frame in the same order.
 
+A server of this host connects to a Unix socket (endpoint.py), and one of another host by TLS (tls_listener.py).
 One event loop serves all connections. Each connection works on one request at a time, and the request of a client
 that disconnects is cancelled.
 """
@@ -14,8 +15,9 @@ from indb_tensile.errors import InvariantError, TensileError
 
 from .endpoint import BACKLOG, Endpoint
 from .peer import peer_uid, user_name
-from .requests import failure
+from .requests import failure, refused_greeting
 from .service_frames import ProtocolError, RequestBuffer, frame
+from .tls_listener import TlsListener
 
 _MAX_WAITING = 8  # requests of one connection in memory; reading continues up to here, to notice a disconnect
 
@@ -28,8 +30,10 @@ _log = logging.getLogger(__name__)
 
 
 class Server:
-    """Accepts connections of one system user on the endpoint, greets each, and answers each frame with `handle`.
+    """Accepts connections of one system user on the endpoint, and those of other hosts on `remote`.
 
+    Greets each, and answers each frame with `handle`. `endpoint` and `allowed_uid` are None if sessions of this host
+    are not answered, and `remote` if those of others are not.
     `handle` gets a frame's body and the connection's number. `handle_at_once` gets a frame's body first and returns
     the answer, or None for a request that has to wait, which is then passed to `handle`: making a task takes
     longer than predicting with a small model. `forget` is called with the number of a connection that has ended.
@@ -37,15 +41,17 @@ class Server:
 
     def __init__(
         self,
-        endpoint: Endpoint,
+        endpoint: Endpoint | None,
         *,
-        allowed_uid: int,
+        allowed_uid: int | None,
         greeting: bytes,
         handle: Handle,
         handle_at_once: HandleAtOnce = lambda _: None,
         forget: Callable[[int], None] = lambda _: None,
+        remote: TlsListener | None = None,
     ) -> None:
         self._endpoint = endpoint
+        self._remote = remote
         self._allowed_uid = allowed_uid
         self._greeting = frame(greeting)
         self._handle = handle
@@ -53,7 +59,7 @@ class Server:
         self._forget = forget
         self._numbers = itertools.count()
         self._connections: set[_Connection] = set()
-        self._refused: Counter[int] = Counter()
+        self._refused: Counter[str] = Counter()
         self._server: asyncio.Server | None = None
 
     @property
@@ -64,36 +70,51 @@ class Server:
     async def start(self) -> None:
         """Start to accept connections."""
         loop = asyncio.get_running_loop()
-        # asyncio listens again, by default with a queue of 100.
-        self._server = await loop.create_unix_server(
-            lambda: _Connection(self), sock=self._endpoint.socket, backlog=BACKLOG
-        )
+        if self._endpoint is not None:
+            # asyncio listens again, by default with a queue of 100.
+            self._server = await loop.create_unix_server(
+                lambda: _Connection(self), sock=self._endpoint.socket, backlog=BACKLOG
+            )
+        if self._remote is not None:
+            self._remote.start(lambda: _Connection(self))
 
     async def stop(self, grace_s: float) -> None:
         """Stop accepting, wait up to `grace_s` for requests in progress, and close every connection."""
         if self._server is not None:
             self._server.close()
-        self._endpoint.close()
+        if self._endpoint is not None:
+            self._endpoint.close()
+        if self._remote is not None:
+            await self._remote.stop()
         working = [c.task for c in self._connections if c.task is not None]
         if working:
             await asyncio.wait(working, timeout=grace_s)
         for connection in tuple(self._connections):
             connection.close()
 
-    def admit(self, connection: "_Connection", uid: int) -> bytes | None:
-        """Return the greeting's frame, or None for a refused peer, which is logged."""
-        if uid == self._allowed_uid:
+    def admit(self, connection: "_Connection", transport: asyncio.Transport) -> tuple[bytes, bool]:
+        """Return the first bytes for this client, and whether it is answered. A refused client is logged."""
+        certificate = transport.get_extra_info("peercert")
+        if self._remote is not None and certificate is not None:
+            reason = self._remote.refusal(certificate)
+            answer = frame(refused_greeting(reason)) if reason else self._greeting
+            who = f"the host {transport.get_extra_info('peername')[0]}"
+        else:
+            uid = peer_uid(transport.get_extra_info("socket"))
+            reason = "" if uid == self._allowed_uid else f"only {user_name(self._allowed_uid or 0)} is answered"
+            answer, who = b"" if reason else self._greeting, f"system user {user_name(uid)}"
+        if reason:
+            self._log_refusal(who, reason)
+        else:
             self._connections.add(connection)
             connection.number = next(self._numbers)
-            return self._greeting
-        self._refused[uid] += 1
-        count = self._refused[uid]
+        return answer, not reason
+
+    def _log_refusal(self, who: str, reason: str) -> None:
+        self._refused[who] += 1
+        count = self._refused[who]
         if count & (count - 1) == 0:  # the 1st, 2nd, 4th, 8th ...: repeated attempts must not fill the log
-            _log.warning(
-                "refused a connection of system user %s (%d so far): only %s is answered",
-                *(user_name(uid), count, user_name(self._allowed_uid)),
-            )
-        return None
+            _log.warning("refused a connection of %s (%d so far): %s", who, count, reason)
 
     def forget(self, connection: "_Connection") -> None:
         """Remove a connection that has ended."""
@@ -143,12 +164,15 @@ class _Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
-        greeting = self._server.admit(self, peer_uid(transport.get_extra_info("socket")))
-        if greeting is None:
-            transport.abort()
-        else:
+        first_bytes, admitted = self._server.admit(self, transport)
+        if admitted:
             self._transport = transport
-            transport.write(greeting)
+        if first_bytes:
+            transport.write(first_bytes)
+            if not admitted:
+                transport.close()
+        else:
+            transport.abort()
 
     def data_received(self, data: bytes) -> None:
         if self._transport is None:  # refused: its data is not read

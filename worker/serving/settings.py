@@ -35,15 +35,21 @@ class ServiceSettings:
         """The directory of the socket. A service that only reads takes it from the catalog (standby.py)."""
         return Path(self.shared.service_directory)
 
+    @property
+    def host_name(self) -> str:
+        """The name for which the certificate must be valid."""
+        return self.shared.service_host_name or config.split_address(self.shared.service_address)[0]
+
 
 def load(environ: Mapping[str, str]) -> ServiceSettings:
     """Read the settings from the environment. Raises RequestError that names a wrong or missing setting."""
     shared = settings_loader.load(environ)
     read_only = bool(environ.get(READ_ONLY_VARIABLE))
-    if not shared.service_directory and not read_only:
+    if not shared.has_service and not read_only:
         raise RequestError(
-            "the service has no directory for its socket",
-            hint=f"Set {config.variable('service_directory')}. A controller sets it for the service that it starts.",
+            "the service has no directory for its socket and no address",
+            hint=f"Set {config.variable('service_directory')} or {config.variable('service_address')}. "
+            "A controller sets them for the service that it starts.",
         )
     return ServiceSettings(
         shared=shared,

@@ -200,6 +200,8 @@ workers = Table(
     Column("entering", Integer, nullable=False),
     Column("holdup", Text),
     Column("device_name", Text),
+    Column("service_address", Text),
+    Column("service_host_name", Text),
 )
 
 jobs = Table(

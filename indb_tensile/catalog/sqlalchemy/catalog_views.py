@@ -308,6 +308,7 @@ stat_workers = _view(
     Column("heartbeat_at", TIME),
     Column("stopped_at", TIME),
     Column("device_name", Text),
+    Column("service_address", Text),
 )
 
 stat_plan = _view(
