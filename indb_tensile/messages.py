@@ -99,11 +99,12 @@ class Ready(Message, frozen=True, kw_only=True):
 
 
 class Captured(Message, frozen=True, kw_only=True):
-    """The job's graphs: the training step, then the last, smaller batch (if any), then the validation pass.
+    """The job's graphs: the training step, the last, smaller batch (if any), those of shorter texts, the validation.
 
     `latency_ns[g][k]` is the best estimate for operator k of graph g. `unknown` counts the operators whose workspace
     has never been measured on this kind of device; if it is above 0, the controller orders a calibration. `steps` is
-    the work of the whole training in training steps, of which an evaluation is a fraction.
+    the work of the whole training in training steps, of which an evaluation is a fraction. A job that `alternates`
+    has full batches of several shapes, each with a graph of its own.
     """
 
     job: JobId
@@ -111,6 +112,7 @@ class Captured(Message, frozen=True, kw_only=True):
     latency_ns: tuple[tuple[int, ...], ...]
     unknown: int
     steps: float = 1.0
+    alternates: bool = False
 
 
 class Calibrated(Message, frozen=True, kw_only=True):

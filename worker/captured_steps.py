@@ -31,8 +31,9 @@ from indb_tensile.executor.latency.latency_predictor import Predictor, predict_l
 from indb_tensile.executor.ranks.step_exchange import measuring
 from indb_tensile.executor.run.precision import with_precision
 from indb_tensile.executor.run.state import HOST
-from indb_tensile.learning.batch_order import batch_plan
+from indb_tensile.learning.batch_order import example_batches
 from indb_tensile.learning.hyperparams import TrainingSettings
+from indb_tensile.learning.length_buckets import LengthBuckets
 from indb_tensile.learning.preparation import Prepared
 from indb_tensile.scheduler.graph import StepGraph
 from indb_tensile.scheduler.outgrown_operator import OutgrownOperator
@@ -60,7 +61,10 @@ class NewCapture:
 
 
 class CapturedSteps:
-    """The captured training step, the last, smaller batch if there is one, and the validation pass, in this order."""
+    """The captured training step, the last, smaller batch, those of shorter texts, and the validation, in this order.
+
+    There may be no smaller batch and no shorter texts. The training step is of full batches of the longest texts.
+    """
 
     def __init__(
         self,
@@ -71,8 +75,11 @@ class CapturedSteps:
         files: CaptureFiles | None = None,
         new: Sequence[NewCapture] = (),
         share: RankShare | None = None,
+        shorter: int = 0,
     ) -> None:
+        """`shorter` is the number of steps of shorter texts."""
         self._share = share
+        self.shorter = shorter
         self.captured = captured
         self._files = files
         self._new = new
@@ -98,16 +105,13 @@ class CapturedSteps:
         `place` is the device on which torch computes them. An equal capture is taken from `files`, if it is there.
         With a `share` the training steps are those of one of several devices.
         """
-        plan = batch_plan(prepared.train.rows, prepared.settings)
-        part, rows = prepared.train, plan.full_rows
-        sizes = (rows, plan.tail_rows) if plan.tail_rows else (rows,)
-        wanted = [(StepKind.TRAINING, size) for size in sizes] + [(StepKind.EVALUATION, rows)]
+        examples = example_batches(prepared.train, prepared.settings, prepared.buckets)
+        wanted = [*((StepKind.TRAINING, batch) for batch in examples), (StepKind.EVALUATION, examples[0])]
         passes = Passes(micro_batch_size=prepared.settings.micro_batch_size, precision=prepared.settings.precision)
         numbers = StepNumbers.of(prepared.module, optimizer_settings(prepared.settings))
         captured: list[CapturedStep] = []
         new: list[NewCapture] = []
-        for position, (kind, size) in enumerate(wanted):
-            batch = (part.first(size), part.y[:size])
+        for position, (kind, batch) in enumerate(wanted):
             key = ""
             if files is not None:
                 where = {"device": kind_of(device, threads), "place": str(place)}
@@ -122,7 +126,8 @@ class CapturedSteps:
             step = _capture(prepared, kind, batch, numbers.optimizer, passes, device, place, share)
             captured.append(step)
             new.append(NewCapture(key=key, position=position, step=step, numbers=numbers))
-        return cls(tuple(captured), rows, device, threads, files, new, share)
+        shorter = 0 if prepared.buckets is None else prepared.buckets.last
+        return cls(tuple(captured), len(examples[0][1]), device, threads, files, new, share, shorter)
 
     @property
     def graphs(self) -> tuple[StepGraph, ...]:
@@ -133,6 +138,15 @@ class CapturedSteps:
     def latency_ns(self) -> tuple[tuple[int, ...], ...]:
         """The best known latency of each operator: measured on this kind of device, else predicted."""
         return tuple(self._latency(step) for step in self.captured)
+
+    def step_share(self, buckets: LengthBuckets | None) -> float:
+        """Return the mean time of a full batch's training step, as a share of that of the longest texts."""
+        if buckets is None or not self.shorter:
+            return 1.0
+        *shorter, longest = (sum(ns) for ns in (*self.latency_ns[-1 - self.shorter : -1], self.latency_ns[0]))
+        counts = buckets.full_batches
+        spent_ns = sum(count * ns for count, ns in zip(counts, (*shorter, longest), strict=True))
+        return spent_ns / (sum(counts) * longest) if spent_ns and longest else 1.0
 
     @property
     def unknown(self) -> frozenset[str]:

@@ -51,6 +51,7 @@ def fact(trainer: TrainerId, message: Message) -> Event | None:  # noqa: C901 - 
                 latency_ns=message.latency_ns,
                 unknown=message.unknown,
                 steps=message.steps,
+                alternates=message.alternates,
             )
         case Calibrated():
             return Calibration(

@@ -12,7 +12,7 @@ to pinned memory, on the second thread, and a set is written again only after th
 """
 
 import time
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from indb_tensile.errors import InvariantError
 from indb_tensile.learning.block_cache import ArrayRows, RowSource
 
 PROMPT_S = 1e-3  # a batch for which training waited no longer was ready: passing it between threads takes 50 us
@@ -119,7 +120,7 @@ class BatchPrefetcher:
         self._memory = memory or OrdinaryMemory()
         self._few_bytes = few_bytes
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches")
-        self._buffers: dict[tuple[int, ...], tuple[_Buffers, _Buffers]] = {}
+        self._buffers: dict[tuple[tuple[int, torch.Size], ...], tuple[_Buffers, _Buffers]] = {}
         self._upcoming: Future[Batch] | _SmallBatch | None = None
         self.waiting = BatchWaitTime()
 
@@ -137,24 +138,31 @@ class BatchPrefetcher:
         return None if upcoming.exception() else upcoming.result()  # `batches` raises the exception
 
     def batches(
-        self, parts: Batch, orders: Iterable[Tensor], sources: Sequence[RowSource] | None = None
+        self,
+        parts: Batch | Callable[[Tensor], Batch],
+        orders: Iterable[Tensor],
+        sources: Sequence[RowSource] | None = None,
     ) -> Generator[tuple[Tensor, Batch]]:
         """Yield each order of row numbers together with a batch of these rows of every part.
 
-        The rows are taken from `sources`, if they are given, instead of from the parts' memory. A batch is valid
+        The rows are taken from `sources`, if they are given, instead of from the parts' memory. If batches have
+        different shapes, `parts` returns tensors with the shapes of the rows of a batch. A batch is valid
         until the next one is requested. A caller that stops early must close the iterator.
         """
+        parts_of: Callable[[Tensor], Batch] = parts if callable(parts) else lambda _: parts
         if sources is None:
+            if callable(parts):
+                raise InvariantError("batches of different shapes need sources")
             sources = tuple(ArrayRows(part.detach().contiguous().numpy()) for part in parts)
         upcoming: Future[Batch] | _SmallBatch | None = None
-        on_this_thread = all(isinstance(source, ArrayRows) for source in sources)
+        on_this_thread = all(source.in_memory for source in sources)
         following, number = iter(orders), 0
         order = next(following, None)
         try:
             while order is not None:
                 started_s = time.monotonic()
                 if upcoming is None:
-                    upcoming = self._submit(parts, sources, order, number, on_this_thread=on_this_thread)
+                    upcoming = self._submit(parts_of(order), sources, order, number, on_this_thread=on_this_thread)
                 batch = upcoming.result()
                 self.waiting.add(time.monotonic() - started_s)
                 rows, number = order, number + 1
@@ -162,7 +170,7 @@ class BatchPrefetcher:
                 self._upcoming = upcoming = (
                     None
                     if order is None
-                    else self._submit(parts, sources, order, number, on_this_thread=on_this_thread)
+                    else self._submit(parts_of(order), sources, order, number, on_this_thread=on_this_thread)
                 )
                 yield rows, batch
         finally:
@@ -195,9 +203,9 @@ class BatchPrefetcher:
     def _buffers_for(self, parts: Batch, rows: int) -> tuple[_Buffers, _Buffers]:
         """Return two buffers for these parts.
 
-        Larger buffers are allocated only at the start of a pass, because a pass begins with its largest batches.
+        Larger buffers for rows of a shape are allocated only for its first batch of a pass, which is its largest.
         """
-        key = tuple(part.data_ptr() for part in parts)
+        key = tuple((part.data_ptr(), part.shape[1:]) for part in parts)
         buffers = self._buffers.get(key)
         if buffers is None or buffers[0].rows < rows:
             first, second = (_allocate(parts, rows, room) for room in self._memory.rooms(parts, rows))

@@ -1,15 +1,18 @@
-"""The sources from which the batches of a part are gathered: rows as they are stored, or unpacked images."""
+"""The sources from which the batches of a part are gathered: stored rows, cut texts, or unpacked images."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from torch import Tensor
 
 from indb_tensile.learning.augmentation import Augmentation
 from indb_tensile.learning.block_cache import ArrayRows, Order, RowSource
 from indb_tensile.learning.encoded_parts import Part
 from indb_tensile.learning.hyperparams import TrainingSettings
+from indb_tensile.learning.length_buckets import CutColumn, LengthBuckets
 from indb_tensile.learning.packed_rows import PackedForm
 from indb_tensile.learning.shuffling import row_sources
 
@@ -25,6 +28,7 @@ class UnpackedBatches:
         self._augmentation = augmentation
         self._room = np.empty((0, form.row_bytes), np.uint8)
         self.epoch = 0
+        self.in_memory = False  # unpacking takes longer than gathering
 
     def take(self, order: Order, out: Array) -> None:
         """Write the rows at these positions to `out`, as the network reads them."""
@@ -41,20 +45,62 @@ class UnpackedBatches:
         self._form.unpack(rows, out, pixels)
 
 
+class CutRows:
+    """Rows of tokens without the last ones of a column, if what they are written to is not as wide as they are."""
+
+    def __init__(self, rows: RowSource, column: CutColumn, width: int) -> None:
+        self._rows = rows
+        self._column = column
+        self._width = width
+        self._room = np.empty((0, width), np.float32)
+        self.in_memory = rows.in_memory
+
+    def take(self, order: Order, out: Array) -> None:
+        """Write the rows at these positions to `out`, cut to its width."""
+        missing = self._width - out.shape[1]
+        if not missing:
+            self._rows.take(order, out)
+            return
+        if len(self._room) < len(order):
+            self._room = np.empty((len(order), self._width), np.float32)
+        whole, end = self._room[: len(order)], self._column.end
+        self._rows.take(order, whole)
+        out[:, : end - missing] = whole[:, : end - missing]
+        out[:, end - missing :] = whole[:, end:]
+
+
 @dataclass(kw_only=True, eq=False)
 class TrainingSources:
     """The sources of the training rows' batches. They are made once, since they may hold blocks of a file."""
 
     part: Part
     settings: TrainingSettings
+    buckets: LengthBuckets | None = None
     _sources: tuple[RowSource, RowSource] = field(init=False)
+    _parts: list[tuple[Tensor, Tensor]] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
         part, form = self.part, self.part.form
-        x, y = row_sources(part.storage, part.x, part.y, self.settings.batch_size)
+        scattered = self.buckets is not None
+        x, y = row_sources(part.storage, part.x, part.y, self.settings.batch_size, scattered=scattered)
         if form is not None:
             x = UnpackedBatches(x, form, Augmentation.of(self.settings))
+        if self.buckets is not None:
+            x = CutRows(x, self.buckets.column, part.x.shape[1])
+            self._parts = [(own, part.y) for own in self._shortened(self.buckets)]
         self._sources = x, y
+
+    def parts_of(self, order: Tensor) -> tuple[Tensor, Tensor]:
+        """Return tensors with the shapes and types of the rows of a batch."""
+        if self.buckets is None:
+            return self.part.example, self.part.y
+        return self._parts[self.buckets.bucket_of(order)]
+
+    def _shortened(self, buckets: LengthBuckets) -> Iterator[Tensor]:
+        """Yield, for each bucket, a view of training rows as wide as a batch of it."""
+        whole = self.part.x
+        for length in buckets.lengths:
+            yield whole[:, : whole.shape[1] - buckets.column.length + length]
 
     def of_epoch(self, epoch: int) -> tuple[RowSource, RowSource]:
         """Return the sources in this epoch. A pass over another epoch has ended."""

@@ -18,7 +18,9 @@ Order = npt.NDArray[np.int64]
 
 
 class RowSource(Protocol):
-    """Rows from which batches are gathered."""
+    """Rows from which batches are gathered. Those of an array `in_memory` are gathered at once."""
+
+    in_memory: bool
 
     def take(self, order: Order, out: Array) -> None:
         """Copy the rows at these positions to `out`."""
@@ -30,6 +32,7 @@ class ArrayRows:
 
     def __init__(self, values: Array) -> None:
         self._values = values
+        self.in_memory = True
 
     def take(self, order: Order, out: Array) -> None:
         """Copy the rows at these positions to `out`."""
@@ -50,6 +53,7 @@ class BlockCache:
         self._block_in_room = np.full(len(self._rooms), -1, np.int64)
         self._used = np.zeros(len(self._rooms), np.int64)  # the number of the call that used the room last
         self._calls = 0
+        self.in_memory = False
 
     def take(self, order: Order, out: Array) -> None:
         """Copy the rows at these positions to `out`. They are from at most as many blocks as there is room for."""

@@ -38,7 +38,8 @@ class TrainingSettings:
     `warmup` and `decay_at` are shares of the whole run. `clip_norm` limits the norm of all gradients together; None
     means no limit. The weights of the layers in `freeze` do not change. If `average_decay` is set, a moving average
     of the weights is validated and published. A step processes its batch in parts of at most `micro_batch_size` rows;
-    None means the whole batch at once. `reduce` says how several devices add up gradients
+    None means the whole batch at once. Batches have texts of like length, of at most `length_buckets` lengths
+    (length_buckets.py); None means one. `reduce` says how several devices add up gradients
     (executor/capture/rank_share.py). `precision` applies to matrix products and convolutions
     (executor/run/precision.py); parameters, gradients and optimizer state are always float32. `class_weight` and
     `weight` are read by row_weights.py, the loss and its options by weighted_losses.py; without a loss it is the
@@ -49,6 +50,7 @@ class TrainingSettings:
     epochs: int
     batch_size: int
     micro_batch_size: int | None
+    length_buckets: int | None
     reduce: str
     precision: str
     optimizer: str

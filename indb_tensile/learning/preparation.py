@@ -25,6 +25,7 @@ from indb_tensile.learning.forecast_table import ForecastRows, WindowTable, wind
 from indb_tensile.learning.hyperparams import TrainingSettings, settings_of
 from indb_tensile.learning.input_bins import input_figures
 from indb_tensile.learning.learnable_rows import FEWEST_TRAIN_ROWS, LearnableRows, chosen_features, learnable_rows
+from indb_tensile.learning.length_buckets import LengthBuckets, length_buckets
 from indb_tensile.learning.locked_relation import Connection, ReadLimits
 from indb_tensile.learning.memory_estimate import MemoryEstimate, RowMemoryLimits, Statistics, estimate_memory
 from indb_tensile.learning.network_choice import array_shapes, auto_reason, resolve_architecture, texts_of
@@ -69,7 +70,8 @@ class Prepared:
     or None. `auto_reason` says why `auto` stands for the network; it is empty if the request names one. `network` is
     the registered network that the architecture begins with. `skipped` are the rows
     that were left out since an image cannot be read. `inputs` are the figures of the training rows' inputs; a
-    forecast, whose inputs are windows of series, has none.
+    forecast, whose inputs are windows of series, has none. `buckets` are the lengths of texts that are batched apart;
+    None if batches have one length.
     """
 
     module: nn.Module
@@ -97,6 +99,7 @@ class Prepared:
     network: RegisteredNetwork | None = None
     skipped: tuple[SkippedRows, ...] = ()
     inputs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    buckets: LengthBuckets | None = None
 
 
 def prepare(
@@ -277,6 +280,7 @@ def assemble(
         forecast=forecast,
         network=network,
         inputs=inputs,
+        buckets=length_buckets(encoded[0], preprocessor, settings.length_buckets, settings.batch_size),
     )
 
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from indb_tensile.errors import DatabaseError, RequestError
 from indb_tensile.learning.registered_network import RegisteredNetwork, draw_lora, with_lora
-from indb_tensile.learning.token_networks import TextColumn
+from indb_tensile.learning.token_networks import TextColumn, cut_lengths
 from indb_tensile.request.pretrained_rules import lora_options, lora_targets
 
 _FAR = -1e9  # added to the weight of padding in attention, as in token_networks.py
@@ -163,12 +163,16 @@ class PretrainedVectors(nn.Module):
         self.train(learning)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Map the tokens (batch, sum of lengths), 0 for none, to (batch, columns, width)."""
+        """Map the tokens (batch, sum of lengths), 0 for none, to (batch, columns, width).
+
+        Rows may be cut (`cut_lengths`).
+        """
         return cast(Tensor, self.dropout((self._vectors(tokens) - self.centers) * self.scales))
 
     def _vectors(self, tokens: Tensor) -> Tensor:
         """Return the vectors of the network itself."""
-        return torch.stack([self._vector(part) for part in torch.split(tokens, self.lengths, dim=1)], dim=1)
+        lengths = cut_lengths(self.lengths, tokens.shape[1])
+        return torch.stack([self._vector(part) for part in torch.split(tokens, lengths, dim=1)], dim=1)
 
     def _vector(self, tokens: Tensor) -> Tensor:
         sizes, length = self.options.network.sizes, tokens.shape[1]

@@ -51,6 +51,10 @@ class RowLayout:
         """Return how many of these numbers are tokens."""
         return sum(text.length for text in self.texts)
 
+    def tokens_in(self, x: Tensor) -> int:
+        """Return how many tokens the rows of a batch (batch, width) have: fewer if its texts are short."""
+        return min(self.tokens, x.shape[1] - self.first_token - self.pixels)
+
     @property
     def pixels(self) -> int:
         """Return how many of these numbers are pixels."""
@@ -99,7 +103,7 @@ class RowEmbedding(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Map rows (batch, layout.width) to (batch, outputs)."""
         layout = self.layout
-        sizes = [layout.numbers, layout.others, len(layout.categories), layout.tokens]
+        sizes = [layout.numbers, layout.others, len(layout.categories), layout.tokens_in(x)]
         sizes += [layout.pixels] if layout.images else []
         numbers, others, categories, tokens, *pixels = torch.split(x, sizes, dim=1)
         parts = [numbers if self.numbers is None else self.numbers(numbers).flatten(1)] if self.layout.numbers else []
@@ -139,9 +143,9 @@ class TokenEmbedding(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Map rows (batch, layout.width) to (batch, 1 + values + texts + images, width)."""
         embedded = self.layout.numbers if self.numbers is not None else 0
-        coded, tokens = len(self.layout.categories), self.layout.tokens
-        pixels = self.layout.pixels
-        sizes = [embedded, x.shape[1] - embedded - coded - tokens - pixels, coded, tokens]
+        coded, pixels = len(self.layout.categories), self.layout.pixels
+        plain = self.layout.first_token - embedded - coded
+        sizes = [embedded, plain, coded, self.layout.tokens_in(x)]
         sizes += [pixels] if self.images is not None else []
         numbers, others, categories, texts, *shown = torch.split(x, sizes, dim=1)
         parts = [self.summary(x)]

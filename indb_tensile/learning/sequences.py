@@ -114,8 +114,9 @@ class Positions(nn.Module):
         nn.init.normal_(self.weight, std=0.02)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map (batch, steps, d_model) to the same shape."""
-        return x + self.weight
+        """Map (batch, steps, d_model) to the same shape. There may be fewer steps than vectors."""
+        steps = x.shape[1]
+        return x + (self.weight if steps == len(self.weight) else self.weight[:steps])
 
 
 class Residual(nn.Module):

@@ -38,13 +38,20 @@ def shuffled_windows(rows: Tensor, generator: torch.Generator, storage: RowStora
         yield positions[torch.randperm(len(positions), generator=generator)]
 
 
-def row_sources(storage: RowStorage, x: Tensor, y: Tensor, batch_rows: int) -> tuple[RowSource, RowSource]:
-    """Return the sources from which batches of at most `batch_rows` shuffled rows are gathered."""
+def row_sources(
+    storage: RowStorage, x: Tensor, y: Tensor, batch_rows: int, *, scattered: bool = False
+) -> tuple[RowSource, RowSource]:
+    """Return the sources from which batches of at most `batch_rows` shuffled rows are gathered.
+
+    The rows of a batch are from adjacent windows, or `scattered`: each may be from another window.
+    """
     if storage is MEMORY:
         return ArrayRows(x.numpy()), ArrayRows(y.numpy())
     block_rows = _block_rows(x)
     windows = 2 + batch_rows // (block_rows * _window_blocks())  # those that one batch may have rows of
     most = len(x) if x.nbytes <= WINDOW_BYTES else windows * _window_blocks()
+    if scattered:
+        most = max(most, batch_rows)
     return BlockCache(storage, x.numpy(), block_rows, most), BlockCache(storage, y.numpy(), block_rows, most)
 
 

@@ -4,7 +4,7 @@ Tokens are numbers from 1 on, and 0 is padding behind the last token, which has 
 an empty text is zero with pooling and convolution.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -58,10 +58,25 @@ class TextVectors(nn.Module):
         self.dropout = nn.Dropout(options.text_dropout)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Map the tokens (batch, sum of lengths) to (batch, columns, width)."""
-        parts = torch.split(tokens.long(), self.lengths, dim=1)
+        """Map the tokens (batch, sum of lengths) to (batch, columns, width). Rows may be cut (`cut_lengths`)."""
+        parts = torch.split(tokens.long(), cut_lengths(self.lengths, tokens.shape[1]), dim=1)
         vectors = [encode(own) for encode, own in zip(self.columns, parts, strict=True)]
         return cast(Tensor, self.dropout(torch.stack(vectors, dim=1)))
+
+
+def longest_column(lengths: Sequence[int]) -> int:
+    """Return the place of the longest column of tokens, the first of several. In short batches it is the one cut."""
+    return max(range(len(lengths)), key=lengths.__getitem__)
+
+
+def cut_lengths(lengths: Sequence[int], tokens: int) -> list[int]:
+    """Return the tokens of each column in rows of so many tokens.
+
+    Rows of a batch of short texts lack the last tokens of the longest column, which are padding (length_buckets.py).
+    """
+    own = list(lengths)
+    own[longest_column(own)] -= sum(own) - tokens
+    return own
 
 
 class TokenVectors(nn.Module):

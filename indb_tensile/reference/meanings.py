@@ -11,6 +11,9 @@ HYPERPARAMS: dict[str, str] = {
     "by the number of training rows.",
     "micro_batch_size": "Rows that a step computes at once; the gradients of these parts add up to that of the "
     "batch. Null: the whole batch. Smaller parts need less memory and more time.",
+    "length_buckets": "The most lengths to which texts that are read as tokens are padded in training. Batches then "
+    "have rows of like length, so that a batch of short texts takes less time; each length is a step of its own. "
+    "Null: one length.",
     "reduce": "With `devices` of 2 or more: how the devices add up the gradients of a step. `exact`: in the order of "
     "the parts, to the bits of one device with the same `micro_batch_size`. `fast`: each device adds up its own "
     "parts, and PyTorch's all-reduce adds up the devices; it sends less, and the last bits are not those of one "

@@ -19,6 +19,7 @@ HYPERPARAMS: dict[str, Rule] = {
     "epochs": {"type": "integer", "minimum": 1, "maximum": 100000, "default": None},
     "batch_size": {"type": "integer", "minimum": 1, "maximum": 1048576, "default": None},
     "micro_batch_size": {"type": "integer", "minimum": 1, "maximum": 1048576, "default": None},
+    "length_buckets": {"type": "integer", "minimum": 1, "maximum": 8, "default": None},
     "reduce": {"type": "choice", "values": ["exact", "fast"], "default": "exact"},
     "precision": {"type": "choice", "values": ["torch", "float32", "tf32", "bfloat16"], "default": "torch"},
     "optimizer": {

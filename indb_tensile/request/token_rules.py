@@ -1,5 +1,6 @@
 """Decides which networks read texts as tokens, and which options of `preprocess` need such a network."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from ..errors import RequestError
@@ -38,6 +39,28 @@ def check_tokens(architecture: Json, preprocess: Json) -> None:
         )
     for option in ("vocabulary", "length"):
         _check_option(option, preprocess)
+
+
+def check_length_buckets(spec: Mapping[str, Any]) -> None:
+    """Raise RequestError for buckets of lengths where no text is read as tokens, or pairs are compared.
+
+    `spec` has been checked. Whether a training that goes on from another version reads tokens shows when it begins.
+    """
+    most = spec["hyperparams"].get("length_buckets")
+    if most in (None, 1):
+        return
+    if spec["task"] == "pairs":
+        raise RequestError(
+            f'hyperparams: "length_buckets" is {most}, and each pair is compared with the others of its batch',
+            detail="Items of one length would be compared with each other alone.",
+            hint='Leave "length_buckets" out.',
+        )
+    read = names_tokens(spec["preprocess"]) or spec["architecture"]["type"] == "pretrained"
+    if not read and spec.get("init_from") is None:
+        raise RequestError(
+            f'hyperparams: "length_buckets" is {most}, and no column is read as tokens',
+            hint='Read a column as tokens, preprocess => \'{"encode": {"body": "tokens"}}\', or leave it out.',
+        )
 
 
 def _check_option(option: str, preprocess: Json) -> None:

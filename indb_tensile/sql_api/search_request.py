@@ -30,7 +30,7 @@ from ..request.search_rules import (
     resolve,
     variants,
 )
-from ..request.token_rules import check_tokens
+from ..request.token_rules import check_length_buckets, check_tokens
 from .feature_columns import used_columns
 from .inherited_arguments import LastRun
 from .spi import Json, Plpy, fetch
@@ -170,6 +170,7 @@ def _check_variant(variant: Json, spec: Json, space: Json, table: Table) -> None
     check_targets_of_estimator(architecture, spec["task"], several=bool(spec.get("targets")))
     check_estimator({**arguments, "architecture": architecture, "hyperparams": hyperparams})
     check_tokens(architecture, arguments["preprocess"])
+    check_length_buckets({**arguments, "architecture": architecture, "hyperparams": hyperparams})
     if "preprocess" in variant:
         columns = {column.name: (column.type, column.kind) for column in used_columns(table, spec)}
         check_preprocess_columns(check_preprocess(variant["preprocess"]), columns, str(table), table.column_names)

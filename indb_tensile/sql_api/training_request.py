@@ -15,7 +15,7 @@ from ..request.rank_rules import check_devices
 from ..request.request_fields import read_choice, read_integer, read_key, read_model_name, read_text
 from ..request.split_rules import TABLE_OPTIONS, deciding_column
 from ..request.task_rules import target_columns
-from ..request.token_rules import check_tokens
+from ..request.token_rules import check_length_buckets, check_tokens
 from . import service_connection, training_arguments
 from .anomaly_columns import check_columns
 from .data_warnings import warn_about_features
@@ -245,6 +245,7 @@ def _check_network(plpy: Plpy, table: Table, spec: Json, start: StartingVersion 
     check_ensemble(spec["architecture"], spec["hyperparams"], starts=start is not None)
     check_targets_of_estimator(spec["architecture"], spec["task"], several=several)
     check_tokens(spec["architecture"], spec["preprocess"])
+    check_length_buckets({**spec, "init_from": start})
     check_network_use(plpy, spec)
     check_image_options(table, spec)
 

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.e2e.conftest import MIB, Service
+from tests.e2e.test_texts import TABLE as NOTES
+from tests.e2e.test_texts import TRAIN as TRAIN_ON_NOTES
 from tests.e2e.trainings import load, processes, weights
 
 pytestmark = [pytest.mark.postgres, pytest.mark.nightly]
@@ -231,6 +233,23 @@ TRAININGS: tuple[tuple[str, dict[str, object]], ...] = (
     (NETWORK, {"batch_size": 100, "micro_batch_size": 9, "seed": 3}),
     ('{"type": "mlp", "hidden": [16]}', {"epochs": 200, "learning_rate": 0.1, "seed": 11}),
 )
+
+
+def test_batches_of_short_and_long_texts_have_the_bits_of_one_device(
+    service: Service, gang: list[subprocess.Popen[bytes]]
+) -> None:
+    del gang
+    options = """, architecture => '{"type": "wide_and_deep", "text_encoder": "transformer", "text_width": 32}',
+      hyperparams => '{"epochs": 3, "batch_size": 16, "micro_batch_size": 8, "length_buckets": 3}', devices => """
+    digests = []
+    with service.database.connect("demo") as demo:
+        demo.execute(NOTES.encode())
+        for devices in (1, 2):
+            named = TRAIN_ON_NOTES.replace("'sections'", f"'sections on {devices}'", 1)
+            job = demo.execute(f"{named}{options}{devices})".encode()).fetchall()[0][0]
+            assert service.until_ended(job) == ["succeeded"]
+            digests.append(weights(service, job))
+    assert digests[0] == digests[1]
 
 
 def test_networks_of_other_kinds_have_the_bits_of_one_device(

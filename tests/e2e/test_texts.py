@@ -1,6 +1,7 @@
 """Check with a real controller that a model reads texts as tokens, and predicts by every function alike."""
 
 import os
+import re
 import signal
 from collections.abc import Iterator
 from typing import Any
@@ -16,6 +17,7 @@ pytestmark = pytest.mark.postgres
 TABLE = """
 create table if not exists notes as
 select n as id, case when n % 13 = 0 then null
+                     when n % 5 = 0 then case when n % 2 = 0 then 'tables' else 'music' end
                      when n % 2 = 0 then 'The server has ' || n % 9 || ' tables with an index.'
                      else 'A player for music, with ' || n % 9 || ' codecs of sound' end as body,
        'note ' || n as title, n % 5 as pages, case when n % 2 = 0 then 'data' else 'sound' end as section
@@ -41,8 +43,10 @@ def test_a_model_of_texts_is_explained_trained_continued_and_predicts_in_every_w
 
     explained = rows(TRAIN.replace("tensile_train", "count(*) from tensile_explain") + ")")
     assert explained[0][0]
-    job = rows(TRAIN + """, hyperparams => '{"epochs": 6, "batch_size": 16}')""")[0][0]
+    job = rows(TRAIN + """, hyperparams => '{"epochs": 6, "batch_size": 16, "length_buckets": 3}')""")[0][0]
     assert running.until_ended(job) == ["succeeded"], running.log.read_text()
+    history = "select detail ->> 'message' from tensile.job_events where job_id = %s and kind = 'settings'"
+    assert re.search(r'texts of column "body" are padded to \d.* or 16 tokens, \d+% ', running.value(history, job))
     metric, encoder = rows("select metric, architecture ->> 'text_encoder' from tensile_training_info('sections')")[0]
     assert (metric, encoder) == (pytest.approx(1, abs=0.1), "pooling")
 
@@ -73,12 +77,17 @@ def test_a_model_of_texts_is_explained_trained_continued_and_predicts_in_every_w
 
 
 @pytest.mark.nightly
-def test_a_training_on_texts_survives_a_kill_bit_for_bit(running: Service, demo: psycopg.Connection) -> None:
+@pytest.mark.parametrize("buckets", [1, 3])
+def test_a_training_on_texts_survives_a_kill_bit_for_bit(
+    running: Service, demo: psycopg.Connection, buckets: int
+) -> None:
     options = """, architecture => '{"type": "wide_and_deep", "text_encoder": "transformer", "text_width": 32}',
-      hyperparams => '{"epochs": 60, "batch_size": 16}')"""
+      hyperparams => '{"epochs": 60, "batch_size": 16, "length_buckets": BUCKETS}')""".replace(
+        "BUCKETS", str(buckets)
+    )
     calm, killed = (
         demo.execute((TRAIN.replace("'sections'", f"'{name}'", 1) + options).encode()).fetchall()[0][0]
-        for name in ("calm_texts", "killed_texts")
+        for name in (f"calm_texts_{buckets}", f"killed_texts_{buckets}")
     )
     phase = "select phase::text from tensile.jobs where job_id = %s"
     running.until(lambda: running.value(phase, killed) == "training", "the training to begin")

@@ -48,6 +48,15 @@ _NO_SUCH_COLUMN = f"The columns are {_COLUMNS}."
             ),
         ),
         (
+            "target => 'species', hyperparams => '{\"length_buckets\": 4}'",
+            Refused(
+                "22023",
+                'hyperparams: "length_buckets" is 4, and no column is read as tokens',
+                None,
+                'Read a column as tokens, preprocess => \'{"encode": {"body": "tokens"}}\', or leave it out.',
+            ),
+        ),
+        (
             "target => null",
             Refused(
                 "22023",

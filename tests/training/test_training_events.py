@@ -1,5 +1,6 @@
 """The events of a training state the settings that the trainer chose, and warn about columns of little use."""
 
+import re
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from indb_tensile.job import Task
 from indb_tensile.learning.preparation import assemble
 from tests.learning.tables import sample, spec, table
+from tests.learning.test_length_buckets import prepared
 from worker.training.training_events import in_words, tell_columns, tell_settings, training_facts
 
 IRIS = sample("iris")
@@ -58,6 +60,11 @@ def test_the_settings_are_described_in_one_sentence(options: dict[str, Any], sen
     assert in_words(prepared) == f"mlp {network}, as fewer than 2000 rows train; {of_auto}"
     named = assemble(IRIS, spec("target", architecture={"type": "mlp", "hidden": [4]}, **options))
     assert in_words(named) == sentence
+
+
+def test_the_lengths_of_texts_are_told() -> None:
+    lengths = r'; texts of column "body" are padded to (\d+, )*\d+ or 16 tokens, '
+    assert re.search(lengths + r"\d\d% of the tokens that batches of 16 have$", in_words(prepared()))
 
 
 def test_the_chosen_settings_are_recorded_and_repeat_the_training_as_a_request() -> None:

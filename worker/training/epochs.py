@@ -98,7 +98,7 @@ class EpochLoop:
         self._feed = BatchPrefetcher(self.runner)
         self.runner.upload_ahead(self._feed.next_batch)
         train = self.prepared.train
-        self._sources = TrainingSources(part=train, settings=self.prepared.settings)
+        self._sources = TrainingSources(part=train, settings=self.prepared.settings, buckets=self.prepared.buckets)
         self.early_stop = self.prepared.early_stop
         self._stored = stored_names(self.prepared.module)
         weights = self.prepared.module.state_dict()
@@ -172,9 +172,9 @@ class EpochLoop:
         per_epoch = batch_plan(prepared.train.rows, prepared.settings).steps
         total_steps = per_epoch * prepared.settings.epochs
         losses = self._losses
-        orders = islice(batches(prepared.train, epoch, prepared.settings), self.steps_done, None)
-        example, sources = (prepared.train.example, prepared.train.y), self._sources.of_epoch(epoch)
-        with closing(self._feed.batches(example, orders, sources)) as loaded:
+        every = batches(prepared.train, epoch, prepared.settings, prepared.buckets)
+        orders, sources = islice(every, self.steps_done, None), self._sources.of_epoch(epoch)
+        with closing(self._feed.batches(self._sources.parts_of, orders, sources)) as loaded:
             for step, (rows, (x, y)) in enumerate(loaded, self.steps_done):
                 self.traces.waited(self._feed.waiting.latest_s)
                 self._follow_orders()
@@ -449,4 +449,5 @@ def work_of(prepared: Prepared, steps: CapturedSteps) -> Work:
         valid_batches=-(-prepared.valid.rows // rows),
         test_batches=-(-prepared.test.rows // rows),
         evaluation_share=evaluated_ns / trained_ns if trained_ns else EVALUATION_SHARE,
+        step_share=steps.step_share(prepared.buckets),
     )

@@ -17,19 +17,24 @@ _LEAST_WEIGHT = 1e-6  # old durations keep this weight, so that there is always 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """The work of a training. An evaluation of one batch takes `evaluation_share` of a training step."""
+    """The work of a training. An evaluation of one batch takes `evaluation_share` of a training step.
+
+    The training step is that of full batches of the longest texts. The mean step takes `step_share` of it.
+    """
 
     epochs: int
     steps: int  # of one epoch
     valid_batches: int
     test_batches: int
     evaluation_share: float = EVALUATION_SHARE
+    step_share: float = 1.0
 
     def steps_left(self, position: "Position") -> float:
         """Return the training steps from this position to the end. An evaluation counts as a fraction of a step."""
         epochs = max(0, self.epochs - position.epochs)
         steps = max(0, epochs * self.steps - position.steps)
-        return steps + (epochs * self.valid_batches + self.test_batches) * self.evaluation_share
+        evaluations = epochs * self.valid_batches + self.test_batches
+        return steps * self.step_share + evaluations * self.evaluation_share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,12 +78,12 @@ class Remaining:
         step_s = self._first_step_s if step_s is None else step_s
         if step_s is None:
             return None
-        end_s = self._end.value
+        end_s, evaluated_s = self._end.value, work.evaluation_share * step_s / work.step_share
         if end_s is None:
-            end_s = work.valid_batches * work.evaluation_share * step_s
+            end_s = work.valid_batches * evaluated_s
         epochs_left = max(0, (work.epochs if epochs is None else min(epochs, work.epochs)) - position.epochs)
         steps_left = max(0, epochs_left * work.steps - position.steps)
-        return steps_left * step_s + epochs_left * end_s + work.test_batches * work.evaluation_share * step_s
+        return steps_left * step_s + epochs_left * end_s + work.test_batches * evaluated_s
 
 
 class _Mean:

@@ -186,6 +186,7 @@ class TrainingRun:
                 latency_ns=steps.latency_ns,
                 unknown=len(steps.unknown),
                 steps=work_of(prepared, steps).steps_left(Position()),
+                alternates=steps.shorter > 0,
             )
         )
         on_host = opened.torch_device.type == "cpu"

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from indb_tensile.job import JobSpec
+from indb_tensile.learning.length_buckets import LengthBuckets
 from indb_tensile.learning.preparation import Prepared
 from indb_tensile.learning.text_encoders import TextFacts
 from indb_tensile.request.estimator_rules import is_estimator
@@ -103,7 +104,17 @@ def in_words(prepared: Prepared) -> str:
         kind = prepared.architecture["type"]
         network = f"{kind} {json.dumps(without_type(prepared.architecture))}, as {prepared.auto_reason}; "
     together = f"an ensemble of {settings.ensemble}, " if settings.ensemble > 1 else ""
-    return f"{network}{together}batch_size {settings.batch_size}, {most}{settings.epochs} epochs{why}{ending}"
+    lengths = "" if prepared.buckets is None else f"; {_lengths_in_words(prepared.buckets)}"
+    batches = f"batch_size {settings.batch_size}, {most}{settings.epochs} epochs{why}"
+    return f"{network}{together}{batches}{ending}{lengths}"
+
+
+def _lengths_in_words(buckets: LengthBuckets) -> str:
+    """Return which lengths the texts of batches have, and how many tokens that saves."""
+    *shorter, longest = buckets.lengths
+    lengths = f"{', '.join(map(str, shorter))} or {longest}"
+    share = f"{buckets.token_share:.0%} of the tokens that batches of {longest} have"
+    return f'texts of column "{buckets.column.name}" are padded to {lengths} tokens, {share}'
 
 
 def warning_about(facts: TextFacts) -> str | None:

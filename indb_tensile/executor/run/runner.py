@@ -300,12 +300,13 @@ class Runner:
         self._programs = ()
 
     def _program(self, kind: StepKind, x: torch.Tensor) -> Program:
-        for program in self._programs:
-            if program.step.kind is kind and program.step.batch_size == x.shape[0]:
+        own = [p for p in self._programs if p.step.kind is kind and p.step.batch_size == x.shape[0]]
+        for program in own:
+            if len(own) == 1 or program.step.values[INPUTS[0]].shape == tuple(x.shape):
                 return program
         known = [f"{s.kind} of {s.batch_size}" for s in self._steps]
         raise InvariantError(
-            f"no {kind} step for a batch of {x.shape[0]} has a plan",
+            f"no {kind} step for a batch of {x.shape[0]} has a plan for rows of shape {tuple(x.shape[1:])}",
             detail=f"captured: {', '.join(known)}; plans adopted: {len(self._programs)}",
         )
 

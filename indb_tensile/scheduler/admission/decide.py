@@ -243,6 +243,7 @@ def _captured(decision: Decision, capture: Capture) -> None:
         alone_ns=sum(workload.latency_ns[0]),
         steps=capture.steps,
         steps_left=capture.steps,
+        alternates=capture.alternates,
         stage=JobStage.WAITING,
     )
     if capture.unknown:

@@ -33,6 +33,7 @@ class Capture:
     latency_ns: tuple[tuple[int, ...], ...]
     unknown: int
     steps: float = 1.0  # the work of the whole training in training steps; an evaluation is a fraction of a step
+    alternates: bool = False  # full batches have several shapes, each with a graph of its own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

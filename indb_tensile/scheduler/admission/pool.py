@@ -161,6 +161,7 @@ class Member:
     generation: int = 0
     adopted: int = 0
     steps: float = 1.0  # of the whole training
+    alternates: bool = False  # full batches have several shapes, so iterations of graph 0 do not follow one another
     steps_left: float = 1.0
     # the plans that the job could follow, for its latencies when it was captured; none until they are needed
     trade_offs: tuple[TradeOff, ...] = ()

@@ -16,7 +16,8 @@ The others never wait for a job that does not iterate: its own trainer plays its
 trainer has ended, or has never joined (device/round_member.py).
 
 Jobs of different owners do not share a round, because its regions pass from job to job without being wiped. A rank of
-a job for several devices is in no round: its iterations wait for other devices.
+a job for several devices is in no round: its iterations wait for other devices. A job whose full batches have several
+lengths is in none either: only one of its graphs could pass gates, and the others would wait while it runs the rest.
 """
 
 from dataclasses import replace
@@ -95,6 +96,7 @@ def _may_share(pool: Pool, running: tuple[Member, ...]) -> bool:
     """Return whether these jobs follow their plans, belong to one owner, and no job is about to need the device."""
     owners = {member.job.owner_oid for member in running}
     follow = all(m.settled and m.plan is not None and not m.parked and m.job.gang is None for m in running)
+    follow = follow and not any(member.alternates for member in running)
     others = all(member.stage in _SETTLED for member in pool.members)
     return len(running) > 1 and len(owners) == 1 and follow and others
 

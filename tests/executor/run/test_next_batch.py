@@ -257,6 +257,8 @@ def test_upload_runs_beside_the_operators_after_its_boundary() -> None:
 
 def test_failed_gathering_is_an_error_of_its_own_batch() -> None:
     class Broken:
+        in_memory = False
+
         def take(self, rows: object, out: object) -> None:
             raise OSError("the table is gone")
 

@@ -93,6 +93,21 @@ def test_no_round_is_looked_for_without_need() -> None:
         assert controller.pool.round is None
 
 
+def test_job_whose_batches_have_several_lengths_is_in_no_round() -> None:
+    controller = FakeController(10, phases=True)
+    _start(controller, 1, 8)
+    controller.adopt_all()
+    trainer = controller.claim(job(2))
+    latency_ns = ((1000,),)
+    controller.send(
+        Capture(trainer=trainer, graphs=(graph(8),), latency_ns=latency_ns, unknown=0, steps=LONG, alternates=True)
+    )
+    controller.adopt_all()
+    assert len(controller.pool.at(JobStage.RUNNING)) == 2
+    assert controller.pool.round is None
+    assert not orders_of_type(controller.orders, BeginRound)
+
+
 def test_round_is_looked_for_once_for_the_same_plans() -> None:
     controller = SlowPlannerController(10, phases=True)
     for number in (1, 2):
