@@ -1,6 +1,7 @@
 """Measures what networks learn from texts, beside TF-IDF with logistic regression, and how fast texts become tokens.
 
     python -m indb_tensile.bench text [--methods default tfidf …] [--rows 20000] [--repeat 1000000] [--json]
+    python -m indb_tensile.bench text --buckets 4 [--methods default transformer] [--rows 20000] [--epochs 5] [--json]
 
 The texts are the descriptions of Debian's packages, as `apt-cache dumpavail` lists them, and the answer is a
 package's section. All methods learn from the rows for training and validation and are scored on the same test rows,
@@ -10,16 +11,24 @@ name the encoder. Networks are trained as a job trains them, by plain PyTorch on
 With `--repeat` the benchmark instead tokenises this many texts, which are descriptions whose words are drawn anew, as
 a job does before its first step, and trains one epoch on them. It prints the texts per second, the share of the epoch
 that training waits for its batches, and the most memory of the process.
+
+With `--buckets` the benchmark compares epochs whose batches have texts of at most so many lengths
+(learning/length_buckets.py) with epochs of one length. The texts are then descriptions with the names of all packages
+that a package needs: most are short, and some are very long. Both are trained by the captured steps of a job on the
+processor, an epoch of one after an epoch of the other, and their networks are scored on the same test rows.
 """
 
 import argparse
 import json
 import resource
+import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import chain
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,11 +40,13 @@ from threadpoolctl import threadpool_limits
 
 from indb_tensile.bench.harness.argument_types import whole
 from indb_tensile.bench.harness.boosted_tables import rows_to_learn_and_test
+from indb_tensile.bench.harness.debian_dependencies import package_texts
 from indb_tensile.bench.harness.debian_descriptions import debian_descriptions, section_table
 from indb_tensile.bench.harness.process_exit import run
 from indb_tensile.bench.harness.result_tables import print_table
 from indb_tensile.bench.harness.sample_tables import SampleTable
 from indb_tensile.bench.harness.table_trainings import Stopwatch, metrics_of_test, specify, train
+from indb_tensile.bench.harness.text_epochs import text_epochs
 from indb_tensile.learning.batch_order import batches
 from indb_tensile.learning.batch_prefetch import BatchPrefetcher
 from indb_tensile.learning.preparation import Prepared, assemble
@@ -71,6 +82,22 @@ class TokenRate:
     peak_mib: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BucketScore:
+    """Epochs of one training: the lengths of its batches, and the tokens that they compute, relative to one length.
+
+    `epoch_s` is the median, and `speedup` the median ratio of an epoch of one length to the epoch after it.
+    """
+
+    method: str
+    rows: int
+    lengths: str
+    token_share: float
+    epoch_s: float
+    speedup: float
+    accuracy: float
+
+
 def main() -> None:
     """Print a table, or one JSON object for each measurement."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
@@ -78,15 +105,26 @@ def main() -> None:
     parser.add_argument("--rows", type=whole(), help="of the descriptions; default: all")
     parser.add_argument("--seeds", type=whole(), default=1, help="trainings, each on its own split")
     parser.add_argument("--repeat", type=whole(), help="tokenise this many texts instead")
+    parser.add_argument("--buckets", type=whole(), help="compare batches of at most so many lengths with one length")
+    parser.add_argument("--epochs", type=whole(), default=5, help="of each training with --buckets")
+    parser.add_argument(
+        "--length", type=whole(), help="tokens of a text with --buckets; default: chosen by the texts"
+    )
     parser.add_argument("--threads", type=whole(), default=1, help="threads of each training")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    table = debian_descriptions() if options.rows is None else drawn(debian_descriptions(), options.rows)
+    table = debian_descriptions() if options.buckets is None else package_texts()
+    table = table if options.rows is None else drawn(table, options.rows)
     with threadpool_limits(options.threads):
         torch.set_num_threads(options.threads)
-        measured: Iterator[TextScore | TokenRate] = measure(table, options.methods, options.seeds)
+        measured: Iterator[TextScore | TokenRate | BucketScore] = measure(table, options.methods, options.seeds)
         if options.repeat is not None:
             measured = iter([tokenise(shuffled_words(table, options.repeat))])
+        if options.buckets is not None:
+            methods = [name for name in options.methods if name != "tfidf"]
+            measured = chain.from_iterable(
+                compare_buckets(table, name, options.buckets, options.epochs, options.length) for name in methods
+            )
         results = []
         for result in measured:
             results.append(asdict(result))
@@ -135,6 +173,33 @@ def tokenise(table: SampleTable) -> TokenRate:
     )
 
 
+def compare_buckets(
+    table: SampleTable, method: str, most: int, epochs: int, length: int | None = None
+) -> Iterator[BucketScore]:
+    """Train with one length and with several, epoch by epoch in turns, and yield both scores."""
+    encoder = None if method == "default" else method
+    plain, bucketed = (
+        _prepare(table, 0, encoder, {"epochs": epochs, "length_buckets": own}, length) for own in (None, most)
+    )
+    with text_epochs(plain) as one, text_epochs(bucketed) as several:
+        pairs = [(one.train(), several.train()) for _ in range(epochs)]
+        one.finish()
+        several.finish()
+    speedup = statistics.median(before / after for before, after in pairs)
+    for place, prepared in enumerate((plain, bucketed)):
+        buckets = prepared.buckets
+        lengths = (prepared.preprocessor.recipe.tokens[0].length,) if buckets is None else buckets.lengths
+        yield BucketScore(
+            method=method,
+            rows=prepared.train.rows,
+            lengths=" ".join(map(str, lengths)),
+            token_share=1.0 if buckets is None else round(buckets.token_share, 3),
+            epoch_s=round(statistics.median(pair[place] for pair in pairs), 3),
+            speedup=round(speedup, 3) if place else 1.0,
+            accuracy=round(metrics_of_test(prepared)["accuracy"], 4),
+        )
+
+
 def drawn(table: SampleTable, rows: int) -> SampleTable:
     """Return evenly spaced rows of the table."""
     descriptions, sections = (table.table.columns[name].values for name in ("description", "section"))
@@ -171,9 +236,19 @@ def _train_epoch(prepared: Prepared) -> float:
 # --- methods ------------------------------------------------------------------------------------------------------
 
 
-def _prepare(table: SampleTable, seed: int, encoder: str | None, *, consume: bool = False) -> Prepared:
+def _prepare(
+    table: SampleTable,
+    seed: int,
+    encoder: str | None,
+    hyperparams: Mapping[str, Any] | None = None,
+    length: int | None = None,
+    *,
+    consume: bool = False,
+) -> Prepared:
     architecture = {"type": "auto"} if encoder is None else {"type": "wide_and_deep", "text_encoder": encoder}
-    spec = replace(specify(table, seed, {}, architecture), preprocess=_TOKENS)
+    own = {name: value for name, value in (hyperparams or {}).items() if value is not None}
+    preprocess = _TOKENS if length is None else {**_TOKENS, "length": length}
+    spec = replace(specify(table, seed, own, architecture), preprocess=preprocess)
     return assemble(table.table, spec, consume=consume)
 
 

@@ -1,4 +1,4 @@
-"""The packages of Debian with what they depend on: pairs of a query and an item that a machine with apt has."""
+"""The packages of Debian with what they depend on: pairs of a query and an item, and texts of skewed lengths."""
 
 import re
 import subprocess
@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from indb_tensile.bench.harness.debian_descriptions import require_packages
-from indb_tensile.bench.harness.sample_tables import make_table
+from indb_tensile.bench.harness.debian_descriptions import require_packages, section_table
+from indb_tensile.bench.harness.sample_tables import SampleTable, make_table
 from indb_tensile.learning.columns import ColumnKind, TableData
 from indb_tensile.learning.jsonrows import column_of
 
@@ -46,6 +46,17 @@ def dependency_table(packages: int, seed: int) -> TableData:
         "words": column_of("words", ColumnKind.TEXT, words),
     }
     return make_table(columns)
+
+
+def package_texts() -> SampleTable:
+    """Return `description` and `section` of each package; the description goes on with what the package needs.
+
+    Most of these texts are short and some are very long. Raises MissingError as `dependency_table` does.
+    """
+    require_packages()
+    listed = subprocess.run(["apt-cache", "dumpavail"], capture_output=True, check=True, encoding="utf-8")
+    packages = parse_dependencies(listed.stdout.splitlines())
+    return section_table((" ".join((own.description, *own.needs)), own.section) for own in packages)
 
 
 def parse_dependencies(lines: Iterable[str]) -> Iterator[Package]:

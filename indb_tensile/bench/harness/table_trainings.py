@@ -57,11 +57,11 @@ def train(prepared: Prepared) -> tuple[int, int]:
     epoch = 0
     while epoch < settings.epochs and not stop.stopped:
         module.train()
-        for step, rows in enumerate(batches(prepared.train, epoch, settings)):
+        for step, rows in enumerate(batches(prepared.train, epoch, settings, prepared.buckets)):
             at, total = epoch * per_epoch + step, settings.epochs * per_epoch
             rate = learning_rate(settings, at, total, plateau.reductions)
             optimizer.param_groups[0]["lr"] = rate
-            loss = prepared.loss(module(prepared.train.x[rows]), prepared.train.y[rows])
+            loss = prepared.loss(module(_inputs(prepared, rows)), prepared.train.y[rows])
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -76,6 +76,12 @@ def train(prepared: Prepared) -> tuple[int, int]:
     if best:
         module.load_state_dict(best)
     return epoch, epoch * per_epoch
+
+
+def _inputs(prepared: Prepared, rows: torch.Tensor) -> torch.Tensor:
+    """Return the rows of a batch, of short texts without their padding."""
+    x, buckets = prepared.train.x[rows], prepared.buckets
+    return x if buckets is None else buckets.column.cut(x, buckets.lengths[buckets.bucket_of(rows)])
 
 
 def _optimizer(module: nn.Module, settings: TrainingSettings) -> torch.optim.Optimizer:
