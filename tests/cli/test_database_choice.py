@@ -139,6 +139,7 @@ def test_init_upgrades_a_database_of_an_older_release(tensile: Tensile, database
             admin.execute("drop database older with (force)")
 
 
+@pytest.mark.nightly
 def test_controller_in_the_foreground_ends_with_the_code_of_its_error(tensile: Tensile, database: Database) -> None:
     with_wrong_size = tensile.with_variables(TENSILE_CAPACITY_BYTES="much")(
         "controller", "--dsn", database.dsn("tensile_worker")

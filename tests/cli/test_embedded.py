@@ -264,6 +264,7 @@ def test_controller_that_ends_at_its_start_is_reported_with_its_log(service: Ten
     start_embedded(service, "--policy", "tensile+")
 
 
+@pytest.mark.nightly
 def test_catalog_from_another_source_is_reported(service: Tensile) -> None:
     start_embedded(service)
     with connect_as_superuser(service) as connection:

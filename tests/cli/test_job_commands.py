@@ -253,6 +253,7 @@ def test_watch_prints_changes_until_all_jobs_have_ended(
     assert (process.returncode, last["state"]) == (1, "cancelled")
 
 
+@pytest.mark.nightly
 def test_watch_says_how_well_jobs_run_side_by_side(
     demo: Tensile, database: Database, worker: psycopg.Connection[Any]
 ) -> None:
@@ -271,6 +272,7 @@ def test_watch_says_how_well_jobs_run_side_by_side(
         process.send_signal(signal.SIGINT)
 
 
+@pytest.mark.nightly
 def test_watch_without_ids_watches_all_jobs_that_have_not_ended(demo: Tensile, database: Database) -> None:
     assert demo("watch").err == "no job is queued or running\n"
     first, second = queue(database, "a", "b")

@@ -203,6 +203,7 @@ def test_catalog_upgrade_ends_the_controller_with_a_message(
     assert "tensile init" in log
 
 
+@pytest.mark.nightly
 def test_dropped_catalog_ends_the_controller_with_a_message(
     database: Database, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -34,6 +34,7 @@ def demo(running: Service) -> Iterator[psycopg.Connection]:
         yield connection
 
 
+@pytest.mark.nightly
 def test_anomalies_are_found_scored_and_explained(running: Service, demo: psycopg.Connection, tmp_path: Path) -> None:
     def rows(statement: str) -> list[tuple[Any, ...]]:
         return demo.execute(statement.encode()).fetchall()

@@ -97,6 +97,7 @@ def test_predictions_of_a_name_a_table_a_select_and_frames_agree(client: Tensile
     assert (shares["benign"] + shares["malignant"]).round(5).eq(1).all()
 
 
+@pytest.mark.nightly
 def test_figures_and_deployments_are_those_of_the_database(client: Tensile, running: Service) -> None:
     table = reflected(running.database, "breast_cancer")
     metrics = client.evaluate("spoken", select(table))
@@ -239,6 +240,7 @@ def test_a_connection_of_the_caller_is_committed_by_the_caller_alone(client: Ten
         client.job(job.number)
 
 
+@pytest.mark.nightly
 def test_waiting_outlasts_a_dropped_connection(client: Tensile, running: Service) -> None:
     job = client.train("waited", "digits", target="label", hyperparams=LONG)
     running.until(lambda: job.state is JobState.RUNNING, "the job to run")
@@ -309,6 +311,7 @@ def test_pause_resume_and_priority_reach_the_job(client: Tensile) -> None:
     job.cancel()
 
 
+@pytest.mark.nightly
 def test_a_search_and_a_stored_prediction_are_jobs(client: Tensile, running: Service) -> None:
     frame = pandas.DataFrame({"a": [0.1 * i for i in range(60)], "y": [i % 2 == 0 for i in range(60)]})
     search = client.search(

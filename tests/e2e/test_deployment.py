@@ -79,6 +79,7 @@ def test_changed_target_gets_its_own_task_and_replaces_no_deployed_version(
     ]
 
 
+@pytest.mark.nightly
 def test_version_with_deploy_always_is_deployed_without_a_comparison(
     service: Service, demo: psycopg.Connection[Any]
 ) -> None:
@@ -89,6 +90,7 @@ def test_version_with_deploy_always_is_deployed_without_a_comparison(
     assert rows == [(2, "regression")]
 
 
+@pytest.mark.nightly
 def test_undefined_validation_metric_does_not_stop_the_training(
     service: Service, demo: psycopg.Connection[Any]
 ) -> None:
@@ -108,6 +110,7 @@ def test_undefined_validation_metric_does_not_stop_the_training(
     )
 
 
+@pytest.mark.nightly
 def test_versions_with_more_than_two_classes_are_compared_by_roc_auc(
     service: Service, demo: psycopg.Connection[Any]
 ) -> None:

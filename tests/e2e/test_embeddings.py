@@ -18,6 +18,7 @@ grant select on houses to tensile_reader"""
 TRAIN = "select tensile_train(%s, 'houses', 'price', architecture => %s, hyperparams => %s)"
 
 
+@pytest.mark.nightly
 def test_rows_are_embedded_alike_in_every_way(running: Service) -> None:
     with running.database.connect("demo") as demo:
         demo.execute(TABLE.encode())

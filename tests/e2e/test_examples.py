@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.conftest import MIB, Service
-from tests.nightly import nightly_unless
 
 pytestmark = pytest.mark.postgres
 
@@ -35,8 +34,8 @@ WORKED = {
 }
 
 
-@pytest.mark.by_day("sunspots")
-@pytest.mark.parametrize("name", nightly_unless(lambda name: name in ("search", "sunspots"), WORKED))
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", WORKED)
 def test_a_worked_example_runs(running: Service, name: str) -> None:
     printed = psql(running, *WORKED[name], "-f", str(EXAMPLES.parent / "worked" / f"{name}.sql"))
     _, results = printed.split("\n\n", 1)  # the first result says whether the table had to be loaded

@@ -229,6 +229,7 @@ def test_a_plan_of_a_forecast_is_explained_and_a_search_tries_forecasts(
     assert rows(demo, "select count(*) from tensile_forecast('found', 'sales')") == [(15,)]
 
 
+@pytest.mark.nightly
 def test_a_view_of_moments_is_forecast_in_the_calendar_of_a_zone(running: Service, demo: psycopg.Connection) -> None:
     demo.execute(
         "create view moments as select store, sold, (day + time '08:00') at time zone 'Europe/Berlin' as at"

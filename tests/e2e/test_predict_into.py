@@ -194,6 +194,7 @@ def test_progress_of_a_running_job_is_shown(service: Service, demo: Connection) 
     demo.execute("drop view if exists in_progress")
 
 
+@pytest.mark.nightly
 def test_a_job_predicts_a_column_of_every_type_as_predict_table_does(service: Service, demo: Connection) -> None:
     demo.execute((TYPES + typed_table()).encode())
     trained = rows(

@@ -69,6 +69,7 @@ def demo(running: Service, tensile: Tensile, directory: Path) -> Iterator[psycop
         yield connection
 
 
+@pytest.mark.nightly
 def test_a_model_from_a_registered_network_trains_and_predicts(
     running: Service, tensile: Tensile, demo: psycopg.Connection
 ) -> None:

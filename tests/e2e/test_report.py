@@ -155,6 +155,7 @@ def test_split_by_time_tests_the_last_rows_and_applies_to_new_rows(
     assert best is not None
 
 
+@pytest.mark.nightly
 def test_report_counts_equal_rows_of_a_table_without_a_key(running: Service, alice: psycopg.Connection) -> None:
     alice.execute("create table twins as select i % 2 as x, i % 2 as y from generate_series(1, 60) as i")
     job = train_job(running, alice, "'twins', 'twins', 'y', task => 'classification'")
@@ -164,6 +165,7 @@ def test_report_counts_equal_rows_of_a_table_without_a_key(running: Service, ali
     assert report[("columns", "x", "equal to the target")][1] is not None
 
 
+@pytest.mark.nightly
 def test_split_by_a_column_works_on_a_view(running: Service, alice: psycopg.Connection) -> None:
     alice.execute(
         """create table marked as select i as id, i % 9 as x, (i % 5)::real as y, i % 4 = 0 as is_test

@@ -10,7 +10,6 @@ import pytest
 
 from tests.e2e.conftest import Service
 from tests.e2e.trainings import child_pids, weights
-from tests.nightly import nightly_unless
 
 pytestmark = pytest.mark.postgres
 
@@ -69,6 +68,7 @@ def test_a_search_trains_many_trials_briefly_and_few_to_their_end(running: Servi
     assert running.connection.execute(retrain.encode()).fetchone() == ("if_better", False)
 
 
+@pytest.mark.nightly
 def test_only_a_better_trial_replaces_the_deployed_version(running: Service, demo: psycopg.Connection) -> None:
     first, second = (search(demo, "kept_best", f"trials => 2, search_seed => {seed}") for seed in (1, 1))
     assert running.until_ended(first, second) == ["succeeded"] * 2
@@ -86,7 +86,8 @@ def test_only_a_better_trial_replaces_the_deployed_version(running: Service, dem
 
 
 # The first test of this module prunes by halving.
-@pytest.mark.parametrize("prune", nightly_unless(lambda prune: prune == "none", ["halving", "none"]))
+@pytest.mark.nightly
+@pytest.mark.parametrize("prune", ["halving", "none"])
 def test_trials_are_pruned_as_requested(running: Service, demo: psycopg.Connection, prune: str) -> None:
     number = search(demo, f"pruned_{prune}", f"trials => 4, parallel => 2, prune => '{prune}'")
     assert running.until_ended(number) == ["succeeded"]

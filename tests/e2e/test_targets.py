@@ -102,6 +102,7 @@ def test_models_of_several_values_predict_alike_in_every_way(demo: psycopg.Conne
         rows(demo, "select tensile_predict_label('several', p) from persons as p where id = 1")
 
 
+@pytest.mark.nightly
 def test_models_of_label_sets_predict_alike_in_every_way(running: Service, demo: psycopg.Connection) -> None:
     assert dict(rows(demo, "select * from tensile_evaluate('tags')"))["f1_micro"] > 0.9
     right = """select count(*) from persons as p

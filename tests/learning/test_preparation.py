@@ -31,7 +31,7 @@ def parsed(**options: Any) -> TrainingSettings:
 @pytest.mark.parametrize(
     ("name", "task", "epochs", "metric", "least"),
     [
-        ("digits", Task.CLASSIFICATION, 8, "accuracy", 0.95),
+        pytest.param("digits", Task.CLASSIFICATION, 8, "accuracy", 0.95, marks=pytest.mark.nightly),
         ("breast_cancer", Task.CLASSIFICATION, 40, "accuracy", 0.93),
         ("diabetes", Task.REGRESSION, 40, "r2", 0.35),
     ],

@@ -159,7 +159,7 @@ DAILY = {  # each table, with or without blocks
 }
 
 
-@pytest.mark.by_day("kinds-", "keyed-", "typed-")
+@pytest.mark.by_day("kinds-", "keyed-")
 @pytest.mark.parametrize(
     ("table", "small_blocks"), nightly_unless(lambda case: case in DAILY, product(OPTIONS, (False, True)))
 )

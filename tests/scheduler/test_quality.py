@@ -52,7 +52,12 @@ def test_most_networks_get_an_optimal_plan(parameters: GreedyOptions, greedy: in
 
 
 @pytest.mark.parametrize(
-    ("effort", "optimal", "worst"), [(Effort.QUICK, 130, 2.0), (Effort.USUAL, 199, 1.15), (Effort.FULL, 200, 1.0)]
+    ("effort", "optimal", "worst"),
+    [
+        (Effort.QUICK, 130, 2.0),
+        (Effort.USUAL, 199, 1.15),
+        pytest.param(Effort.FULL, 200, 1.0, marks=pytest.mark.nightly),
+    ],
 )
 def test_more_effort_comes_closer_to_the_optimum(effort: Effort, optimal: int, worst: float) -> None:
     slowdowns = []
@@ -64,6 +69,7 @@ def test_more_effort_comes_closer_to_the_optimum(effort: Effort, optimal: int, w
     assert max(slowdowns) <= worst
 
 
+@pytest.mark.nightly
 def test_staged_limits_find_a_plan_that_no_direct_search_finds() -> None:
     """The limit is 15 % of the way from the floor of a residual network to its peak. A plan that swaps nearly
     everything takes 4.1 times as long as no plan.

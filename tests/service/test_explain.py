@@ -98,6 +98,7 @@ def test_each_policy_has_a_row_and_planning_needs_at_most_the_memory_of_liveness
     assert all(row["iteration_ms"] > 0 for row in rows)
 
 
+@pytest.mark.nightly
 def test_note_says_what_uploading_the_next_batch_ahead_saves_where_a_trainer_does_it(
     measured: tuple[list[dict[str, Any]], FakeCatalog],
 ) -> None:
@@ -170,6 +171,7 @@ def _outlook(busy_bytes: int) -> Outlook:
     return Outlook(device=device, running=(running,) if busy_bytes else (), waiting=())
 
 
+@pytest.mark.by_day("1048576-True")
 @pytest.mark.parametrize(
     ("busy_bytes", "starts", "text"),
     [
@@ -194,6 +196,7 @@ def test_limit_below_the_floor_is_reported_as_impossible() -> None:
     assert "more than its memory limit of 1.0 MB" in rows[-1]["note"]
 
 
+@pytest.mark.nightly
 def test_start_is_unknown_if_the_free_memory_is_unknown() -> None:
     assert [row["starts_now"] for row in explain(budget_bytes=None)] == [None, None, None]
 
@@ -208,6 +211,7 @@ def test_measured_operators_replace_the_estimate(
     assert "the others estimated" in estimated[-1]["note"]
 
 
+@pytest.mark.nightly
 def test_trained_predictor_predicts_operators_without_a_measurement(
     estimated: list[dict[str, Any]], measured: tuple[list[dict[str, Any]], FakeCatalog]
 ) -> None:

@@ -278,6 +278,7 @@ def test_rows_that_are_divided_by_a_column_have_their_parts_in_tensile_split(
     assert dict(rows) == {part: count for part, count in counted.items() if count}
 
 
+@pytest.mark.nightly
 def test_a_training_on_every_type_is_explained_with_weights_and_encodings(
     database: Database, service: Service, typed: Published
 ) -> None:

@@ -64,6 +64,7 @@ NAMES_TO_QUOTE = """create schema "a "" b"; grant usage on schema "a "" b" to te
            create view "a "" b"."select ""; --" as select id as "i "" d", x as "select", word as "w;", y from t"""
 
 
+@pytest.mark.by_day("partitions with other column orders", "temporary view", "table with children")
 @pytest.mark.parametrize("kind", RELATIONS)
 def test_each_kind_of_relation_is_read_as_the_manual_says(owner: Connection, database: Database, kind: str) -> None:
     statements, through_a_snapshot = RELATIONS[kind]

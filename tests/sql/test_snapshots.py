@@ -96,6 +96,7 @@ SAME_AS_T = {
 }
 
 
+@pytest.mark.by_day("a view that converts the key", "a temporary table")
 @pytest.mark.parametrize("name", SAME_AS_LOOSE)
 def test_relation_without_a_key_trains_like_a_table_without_a_key(
     owner: Connection, database: Database, name: str
@@ -114,6 +115,7 @@ def test_relation_without_a_key_trains_like_a_table_without_a_key(
     assert prepared(database, job_with_snapshot) == prepared(database, job_without_snapshot)
 
 
+@pytest.mark.by_day("a view of a view", "rows behind a policy", "a key of a domain")
 @pytest.mark.parametrize("name", SAME_AS_T)
 def test_relation_with_a_key_keeps_each_row_in_its_part(owner: Connection, database: Database, name: str) -> None:
     owner.execute(SAME_AS_T[name].encode())

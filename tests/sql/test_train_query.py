@@ -44,6 +44,7 @@ ONE_QUERY = (
 NO_QUERY = "Give one: select tensile_train_query('model', 'select ...')."
 
 
+@pytest.mark.by_day("with a as", "for update", "all rows")
 @pytest.mark.parametrize(
     "query",
     [

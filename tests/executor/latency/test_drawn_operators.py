@@ -77,6 +77,7 @@ def test_every_fourth_network_is_measured_beside_busy_neighbours() -> None:
     assert [sample.utilisation for sample in samples] == [0.0] * alone + [1.0] * crowded
 
 
+@pytest.mark.nightly
 def test_an_operator_with_too_little_processor_time_is_left_out_of_the_survey() -> None:
     operators = len(kernels([next(draw_steps(5))]))
     calls = 0

@@ -10,7 +10,6 @@ import pytest
 from indb_tensile.device.allocator_shim import preload_environment
 from tests.device.preloaded import run
 from tests.native.cuda_double import ROOT, build, environment
-from tests.nightly import nightly_unless
 
 _MEMBER = {"bits": True, "beyond its base": True, "at planned addresses": True, "nothing lent": True}
 _DEVICES = ("emulated", "cpu", "cuda")  # the last with a double of the driver
@@ -22,7 +21,8 @@ def test_members_of_a_round_train_bit_for_bit_in_less_memory_than_their_blocks(d
     assert _asked(tmp_path, "undisturbed", device) == _answer(device, members=3)
 
 
-@pytest.mark.parametrize("device", nightly_unless(lambda device: device == "emulated", ["emulated", "cuda"]))
+@pytest.mark.nightly
+@pytest.mark.parametrize("device", ["emulated", "cuda"])
 def test_members_go_on_when_one_is_killed_inside_an_iteration(device: str, tmp_path: Path) -> None:
     assert _asked(tmp_path, "killed", device) == _answer(device, members=2)
 

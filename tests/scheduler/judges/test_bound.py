@@ -83,6 +83,7 @@ def test_two_consecutive_peaks_share_the_extra_time() -> None:
     assert bound_bytes(graph, latency_ns, NEVER, time_ns + 80) == 40
 
 
+@pytest.mark.nightly
 def test_a_low_load_within_a_step_does_not_hide_that_two_steps_share_the_extra_time() -> None:
     """Each step needs a at two peaks with a low load between them. Recomputing a takes 40 ns, and 49 ns are there for
     both steps.
