@@ -9,7 +9,6 @@ import torch
 from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.linear_model import Ridge
-from skops import io as skops
 
 from indb_tensile.bench.harness.sample_tables import make_table
 from indb_tensile.errors import DatabaseError, DataError
@@ -138,6 +137,12 @@ def test_a_class_without_a_training_row_is_never_predicted_and_one_class_is_refu
         made.module.fit(part, made.valid, made.task, seed=0, threads=1)
 
 
+def dumps(value: object, **options: Any) -> bytes:
+    from skops import io  # its import takes a second of a processor, and every test process imports this module
+
+    return io.dumps(value, **options)  # type: ignore[no-any-return]
+
+
 class Foreign:
     """A type that skops can store, and that no stored model may have."""
 
@@ -147,7 +152,7 @@ class Foreign:
 
 def test_a_foreign_type_and_broken_bytes_are_refused() -> None:
     module = architectures.build({"type": "linear"}, (3,), 1)
-    for stored in (skops.dumps(Foreign()), b"PK\x03\x04 not a model"):
+    for stored in (dumps(Foreign()), b"PK\x03\x04 not a model"):
         with pytest.raises(DatabaseError, match="the stored linear model cannot be read"):
             module.load_state_dict({"_extra_state": torch.frombuffer(bytearray(stored), dtype=torch.uint8)})
 
@@ -171,12 +176,12 @@ def boosting() -> HistGradientBoostingRegressor:
 @pytest.mark.parametrize("kind", KINDS)
 def test_another_estimator_of_scikit_learn_is_refused(kind: str) -> None:
     with pytest.raises(DatabaseError, match="it is of the type CountVectorizer"):
-        with_state(kind, skops.dumps(CountVectorizer(input="filename")))
+        with_state(kind, dumps(CountVectorizer(input="filename")))
 
 
 def test_a_compressed_state_is_refused_before_it_is_read() -> None:
     with pytest.raises(DatabaseError, match="is compressed"):
-        with_state("linear", skops.dumps(Ridge().fit([[0.0], [1.0]], [0.0, 1.0]), compression=zipfile.ZIP_DEFLATED))
+        with_state("linear", dumps(Ridge().fit([[0.0], [1.0]], [0.0, 1.0]), compression=zipfile.ZIP_DEFLATED))
 
 
 @pytest.mark.parametrize(
@@ -191,12 +196,12 @@ def test_a_compressed_state_is_refused_before_it_is_read() -> None:
 )
 def test_trees_with_places_outside_themselves_are_refused(field: str, value: int, fault: str) -> None:
     fitted = boosting()
-    with_state("boosting", skops.dumps(fitted))
+    with_state("boosting", dumps(fitted))
     nodes = fitted._predictors[0][0].nodes
     nodes["is_categorical"][0] = 1
     nodes[field][0] = value
     with pytest.raises(DatabaseError, match=fault):
-        with_state("boosting", skops.dumps(fitted))
+        with_state("boosting", dumps(fitted))
 
 
 def test_categories_that_no_set_holds_are_refused() -> None:
@@ -204,4 +209,4 @@ def test_categories_that_no_set_holds_are_refused() -> None:
     mapper = fitted._bin_mapper
     mapper.bin_thresholds_[int(np.argmax(mapper.is_categorical_))][0] = 1e6
     with pytest.raises(DatabaseError, match="a category that no set can hold"):
-        with_state("boosting", skops.dumps(fitted))
+        with_state("boosting", dumps(fitted))
