@@ -47,7 +47,7 @@ from indb_tensile.bench.harness.process_exit import run
 from indb_tensile.errors import DatabaseError, RequestError, TensileError, UnavailableError
 
 Value = TypeVar("Value")
-READY_S = 120.0
+READY_S = 600.0  # on a busy machine, several controllers of several devices take minutes
 RECOVERY_S = 180.0  # after one event; generous, so that only a system that does not recover exceeds it
 _HISTORIES = 5  # jobs whose history the report contains, at most
 LEFT_S = 20.0  # time for processes that end to disappear, and for memory and files to be released
