@@ -21,6 +21,7 @@ from indb_tensile.controller.message_facts import fact
 from indb_tensile.controller.progress_watch import ProgressWatch
 from indb_tensile.controller.records import Records, Writing
 from indb_tensile.controller.round_players import RoundPlayers
+from indb_tensile.controller.runtime_limits import RuntimeLimits
 from indb_tensile.controller.trainers import MessageReceived, ProcessEnded, TrainerGone, Trainers
 from indb_tensile.controller.worker_registration import WorkerRegistration
 from indb_tensile.errors import (
@@ -140,8 +141,7 @@ class Controller:
         self._tick_at_s = 0.0
         self._device_at_s = 0.0
         self._stop_at_s: float | None = None
-        self._max_runtime_at_s: dict[TrainerId, float] = {}
-        self._runtime_left_s: dict[TrainerId, float] = {}  # of parked jobs
+        self._limits = RuntimeLimits()
         self._planning_ns = 0  # of the latest plans
         self._unanswered_since_s: dict[tuple[TrainerId, int], float] = {}
 
@@ -268,7 +268,7 @@ class Controller:
             self._trainers.end(trainer, EndMethod.KILL)
             return
         if isinstance(event, Parking):
-            self._stop_clock(trainer)
+            self._limits.pause(trainer, self._clock_s())
         if event is not None:
             self._events.append(event)
         self._reclaim()
@@ -355,11 +355,8 @@ class Controller:
         self.fold(Tick(now_s=self._clock_s(), time_of_day=time.strftime("%H:%M:%S UTC", time.gmtime())))
 
     def _stop_overruns(self) -> None:
-        now_s = self._clock_s()
-        for trainer, at_s in tuple(self._max_runtime_at_s.items()):
-            if at_s <= now_s:
-                del self._max_runtime_at_s[trainer]
-                self.fold(Overrun(trainer=trainer))
+        for trainer in self._limits.take_exceeded(self._clock_s()):
+            self.fold(Overrun(trainer=trainer))
 
     def _stop_silent(self) -> None:
         now_s = self._clock_s()
@@ -409,7 +406,7 @@ class Controller:
             case GrantCalibration(trainer=trainer, grant_bytes=grant_bytes):
                 self._trainers.send(trainer, Calibrate(grant_bytes=grant_bytes))
             case SendPlans():
-                self._run_clock(order.trainer)
+                self._limits.resume(order.trainer, self._clock_s())
                 seat = None if order.round is None else self._rounds.seat_of(order.trainer)
                 self._trainers.send(
                     order.trainer,
@@ -438,8 +435,7 @@ class Controller:
             case EndTrainer(trainer=trainer, method=method):
                 self._trainers.end(trainer, method)
             case ReleaseTrainer(trainer=trainer):
-                self._max_runtime_at_s.pop(trainer, None)
-                self._runtime_left_s.pop(trainer, None)
+                self._limits.forget(trainer)
                 self._release(trainer)
             case _ if not self._is_left_to_the_leader(order):
                 self._membership.write(order, planning_ns=self._planning_ns)
@@ -458,19 +454,8 @@ class Controller:
             self._fail_trainer(trainer, error)
             return
         if job.spec.max_runtime_s is not None:
-            self._max_runtime_at_s[trainer] = self._clock_s() + job.spec.max_runtime_s - job.worked_s
+            self._limits.start(trainer, job.spec.max_runtime_s - job.worked_s, self._clock_s())
         self._trainers.send(trainer, Assign(job=job, slot=slot, epoch=epoch, budget_bytes=self._pool.budget_bytes))
-
-    def _stop_clock(self, trainer: TrainerId) -> None:
-        """Stop counting the job's max_runtime while the trainer is parked."""
-        at_s = self._max_runtime_at_s.pop(trainer, None)
-        if at_s is not None:
-            self._runtime_left_s[trainer] = at_s - self._clock_s()
-
-    def _run_clock(self, trainer: TrainerId) -> None:
-        left_s = self._runtime_left_s.pop(trainer, None)
-        if left_s is not None:
-            self._max_runtime_at_s[trainer] = self._clock_s() + left_s
 
     def _grant(self, trainer: TrainerId, grant_bytes: int) -> None:
         try:
