@@ -2,7 +2,8 @@
 
 import pytest
 
-from indb_tensile.bench.commands.text import METHODS, drawn, measure, shuffled_words, tokenise
+from indb_tensile.bench.commands.text import METHODS, compare_buckets, drawn, measure, shuffled_words, tokenise
+from indb_tensile.bench.harness.debian_dependencies import parse_dependencies
 from indb_tensile.bench.harness.debian_descriptions import parse_packages, section_table
 
 PACKAGES = """\
@@ -38,6 +39,27 @@ def test_every_method_is_scored_on_the_same_rows() -> None:
     assert [(score.method, score.rows) for score in scores] == [("default", 80), ("tfidf", 80)]
     assert all(score.accuracy > 0.9 for score in scores)
     assert set(METHODS) == {"default", "convolution", "transformer", "tfidf"}
+
+
+@pytest.mark.nightly  # captures the steps of two trainings
+def test_epochs_of_several_lengths_are_compared_with_epochs_of_one() -> None:
+    packages = parse_dependencies(
+        line
+        for row in range(160)
+        for line in (
+            f"Package: package{row}",
+            f"Depends: {', '.join(f'library{need}' for need in range(1 + 20 * (row % 4 == 0)))}",
+            f"Description: {('a shell of users', 'a library of codecs')[row % 2]}",
+            f"Section: {('shells', 'libs')[row % 2]}",
+            "",
+        )
+    )
+    table = section_table((" ".join((own.description, *own.needs)), own.section) for own in packages)
+    one, several = compare_buckets(table, "default", 3, epochs=2)
+    assert (one.lengths, one.token_share, one.speedup) == ("64", 1.0, 1.0)
+    assert several.lengths.endswith(" 64")
+    assert several.token_share < 0.7
+    assert several.rows == one.rows
 
 
 def test_texts_are_tokenised_and_fed_to_an_epoch() -> None:

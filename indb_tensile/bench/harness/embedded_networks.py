@@ -13,6 +13,7 @@ from torch import nn
 
 from indb_tensile.job import Task
 from indb_tensile.learning.architectures import build
+from indb_tensile.learning.length_buckets import CutColumn
 from indb_tensile.learning.row_embeddings import fit_embeddings
 from indb_tensile.request.network_rules import IMAGE_ENCODERS, TEXT_ENCODERS
 
@@ -30,6 +31,7 @@ _DECLARED: dict[str, dict[str, Any]] = {
 IMAGES = ((1, 8, 10), (3, 9, 8))  # of two columns: channels, height, width
 _PIXELS = sum(math.prod(shape) for shape in IMAGES)
 VOCABULARIES, LENGTHS = (40, 9), (12, 5)  # of two columns of texts
+_SHORT = 7  # tokens of the longer column in a batch of short texts
 
 
 def builders(outputs: int) -> dict[str, Callable[[], nn.Module]]:
@@ -55,6 +57,12 @@ def encoded_texts(rows: int) -> torch.Tensor:
         read = torch.arange(length) < (torch.arange(rows) % (length + 1))[:, None]
         tokens.append(torch.randint(1, size, (rows, length)) * read)
     return torch.cat([encoded_rows(rows), *tokens], dim=1)
+
+
+def short_texts(rows: int) -> torch.Tensor:
+    """Draw the same rows cut as those of a batch of short texts are (learning/length_buckets.py)."""
+    begin = NUMBERS + OTHERS + len(CATEGORIES)
+    return CutColumn(begin=begin, end=begin + LENGTHS[0]).cut(encoded_texts(rows), _SHORT)
 
 
 def towers() -> nn.Module:

@@ -264,6 +264,14 @@ _ALL = (
         for name, build in embedded_networks.pretrained_builders(CLASSES).items()
     ),
     *(
+        NetworkKind(
+            name=f"short_{name}", build=build, x=embedded_networks.short_texts, settings=_ADAMW, **_CLASSIFIED
+        )
+        for name, build in (
+            embedded_networks.text_builders(CLASSES) | embedded_networks.pretrained_builders(CLASSES)
+        ).items()
+    ),
+    *(
         NetworkKind(name=name, build=build, x=embedded_networks.encoded_images, settings=_ADAMW, **_CLASSIFIED)
         for name, build in embedded_networks.image_builders(CLASSES).items()
     ),
