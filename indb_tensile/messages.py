@@ -99,7 +99,7 @@ class Ready(Message, frozen=True, kw_only=True):
 
 
 class Captured(Message, frozen=True, kw_only=True):
-    """The job's graphs: the training step, the last, smaller batch (if any), those of shorter texts, the validation.
+    """The job's graphs: the training step, the last, smaller batch (if any), those of shorter texts, validations.
 
     `latency_ns[g][k]` is the best estimate for operator k of graph g. `unknown` counts the operators whose workspace
     has never been measured on this kind of device; if it is above 0, the controller orders a calibration. `steps` is

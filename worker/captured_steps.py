@@ -61,9 +61,10 @@ class NewCapture:
 
 
 class CapturedSteps:
-    """The captured training step, the last, smaller batch, those of shorter texts, and the validation, in this order.
+    """The captured training step, the last, smaller batch, and those of shorter texts; then the validation passes.
 
-    There may be no smaller batch and no shorter texts. The training step is of full batches of the longest texts.
+    There may be no smaller batch and no shorter texts. The training step is of full batches of the longest texts. Of
+    the validation passes, too, those of shorter texts are before the longest.
     """
 
     def __init__(
@@ -77,7 +78,7 @@ class CapturedSteps:
         share: RankShare | None = None,
         shorter: int = 0,
     ) -> None:
-        """`shorter` is the number of steps of shorter texts."""
+        """`shorter` is the number of training steps of shorter texts, and of such validation passes."""
         self._share = share
         self.shorter = shorter
         self.captured = captured
@@ -106,7 +107,10 @@ class CapturedSteps:
         With a `share` the training steps are those of one of several devices.
         """
         examples = example_batches(prepared.train, prepared.settings, prepared.buckets)
-        wanted = [*((StepKind.TRAINING, batch) for batch in examples), (StepKind.EVALUATION, examples[0])]
+        shorter = 0 if prepared.buckets is None else prepared.buckets.last
+        validated = (*examples[len(examples) - shorter :], examples[0])
+        wanted = [(StepKind.TRAINING, batch) for batch in examples]
+        wanted += [(StepKind.EVALUATION, batch) for batch in validated]
         passes = Passes(micro_batch_size=prepared.settings.micro_batch_size, precision=prepared.settings.precision)
         numbers = StepNumbers.of(prepared.module, optimizer_settings(prepared.settings))
         captured: list[CapturedStep] = []
@@ -126,7 +130,6 @@ class CapturedSteps:
             step = _capture(prepared, kind, batch, numbers.optimizer, passes, device, place, share)
             captured.append(step)
             new.append(NewCapture(key=key, position=position, step=step, numbers=numbers))
-        shorter = 0 if prepared.buckets is None else prepared.buckets.last
         return cls(tuple(captured), len(examples[0][1]), device, threads, files, new, share, shorter)
 
     @property
@@ -139,14 +142,14 @@ class CapturedSteps:
         """The best known latency of each operator: measured on this kind of device, else predicted."""
         return tuple(self._latency(step) for step in self.captured)
 
-    def step_share(self, buckets: LengthBuckets | None) -> float:
-        """Return the mean time of a full batch's training step, as a share of that of the longest texts."""
-        if buckets is None or not self.shorter:
-            return 1.0
-        *shorter, longest = (sum(ns) for ns in (*self.latency_ns[-1 - self.shorter : -1], self.latency_ns[0]))
-        counts = buckets.full_batches
-        spent_ns = sum(count * ns for count, ns in zip(counts, (*shorter, longest), strict=True))
-        return spent_ns / (sum(counts) * longest) if spent_ns and longest else 1.0
+    def mean_ns(self, buckets: LengthBuckets | None) -> tuple[float, float]:
+        """Return the time of a full batch's training step and of its validation, each the mean over all lengths."""
+        totals = [sum(ns) for ns in self.latency_ns]
+        if buckets is None:
+            return totals[0], totals[-1]
+        validated = len(totals) - 1 - self.shorter
+        trained = [*totals[validated - self.shorter : validated], totals[0]]
+        return buckets.mean(trained), buckets.mean(totals[validated:])
 
     @property
     def unknown(self) -> frozenset[str]:

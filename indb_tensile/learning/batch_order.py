@@ -121,11 +121,15 @@ def _places_by_bucket(window: Tensor, buckets: LengthBuckets) -> Iterator[tuple[
         yield bucket, (own == bucket).nonzero().flatten()
 
 
-def ordered_batches(part: Part, size: int) -> Iterator[Tensor]:
-    """Yield every row once, in order, for a validation pass.
+def ordered_batches(part: Part, size: int, buckets: LengthBuckets | None = None) -> Iterator[Tensor]:
+    """Yield every row once, in order, for a validation pass; with `buckets` in the order of their lengths.
 
     All batches are full except the last, which may have a single row.
     """
+    if buckets is not None:
+        yield from _slices(torch.from_numpy(np.argsort(buckets.of_row, kind="stable")), size)
+        part.storage.release()
+        return
     released = 0
     for start in range(0, part.rows, max(size, 1)):
         yield torch.arange(start, min(start + size, part.rows))

@@ -1,6 +1,5 @@
 """The sources from which the batches of a part are gathered: stored rows, cut texts, or unpacked images."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -77,7 +76,7 @@ class TrainingSources:
     settings: TrainingSettings
     buckets: LengthBuckets | None = None
     _sources: tuple[RowSource, RowSource] = field(init=False)
-    _parts: list[tuple[Tensor, Tensor]] = field(init=False, default_factory=list)
+    parts_of: "BatchShapes" = field(init=False)
 
     def __post_init__(self) -> None:
         part, form = self.part, self.part.form
@@ -87,20 +86,7 @@ class TrainingSources:
             x = UnpackedBatches(x, form, Augmentation.of(self.settings))
         if self.buckets is not None:
             x = CutRows(x, self.buckets.column, part.x.shape[1])
-            self._parts = [(own, part.y) for own in self._shortened(self.buckets)]
-        self._sources = x, y
-
-    def parts_of(self, order: Tensor) -> tuple[Tensor, Tensor]:
-        """Return tensors with the shapes and types of the rows of a batch."""
-        if self.buckets is None:
-            return self.part.example, self.part.y
-        return self._parts[self.buckets.bucket_of(order)]
-
-    def _shortened(self, buckets: LengthBuckets) -> Iterator[Tensor]:
-        """Yield, for each bucket, a view of training rows as wide as a batch of it."""
-        whole = self.part.x
-        for length in buckets.lengths:
-            yield whole[:, : whole.shape[1] - buckets.column.length + length]
+        self._sources, self.parts_of = (x, y), BatchShapes(part, self.buckets)
 
     def of_epoch(self, epoch: int) -> tuple[RowSource, RowSource]:
         """Return the sources in this epoch. A pass over another epoch has ended."""
@@ -109,9 +95,25 @@ class TrainingSources:
         return self._sources
 
 
-def ordered_sources(part: Part) -> tuple[RowSource, RowSource]:
-    """Return the sources of a pass over the rows in order, as they are."""
+class BatchShapes:
+    """Returns tensors with the shapes and types of the rows of a batch. Called with the places of these rows."""
+
+    def __init__(self, part: Part, buckets: LengthBuckets | None) -> None:
+        self._whole = part.example, part.y
+        self._buckets = buckets
+        lengths = () if buckets is None else tuple(buckets.column.length - own for own in buckets.lengths)
+        self._views = [(part.x[:, : part.x.shape[1] - missing], part.y) for missing in lengths]
+
+    def __call__(self, order: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the inputs, as wide as the batch of these rows, and what the loss takes."""
+        return self._whole if self._buckets is None else self._views[self._buckets.bucket_of(order)]
+
+
+def ordered_sources(part: Part, buckets: LengthBuckets | None = None) -> tuple[RowSource, RowSource]:
+    """Return the sources of a pass over the rows in order, as they are. With `buckets` texts are cut."""
     x: RowSource = ArrayRows(part.x.numpy())
     if part.form is not None:
         x = UnpackedBatches(x, part.form)
+    if buckets is not None:
+        x = CutRows(x, buckets.column, part.x.shape[1])
     return x, ArrayRows(part.y.numpy())

@@ -11,7 +11,7 @@ batch at most, of the longest length, and as many batches as without buckets.
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -80,6 +80,16 @@ class LengthBuckets:
         for length in self.lengths[:-1]:
             yield self.column.cut(rows, length)
 
+    def of_part(self, part: Part) -> "LengthBuckets":
+        """Return the buckets of the rows of another part."""
+        of_row = np.searchsorted(self.lengths, text_lengths(part, self.column)).astype(np.uint8)
+        return replace(self, of_row=of_row)
+
+    def mean(self, values: Sequence[float]) -> float:
+        """Return the mean over an epoch's full batches of a value that each length has."""
+        pairs = zip(self.full_batches, values, strict=True)
+        return sum(count * value for count, value in pairs) / max(1, sum(self.full_batches))
+
     @cached_property
     def full_batches(self) -> tuple[int, ...]:
         """Return how many full batches of each length an epoch has."""
@@ -92,8 +102,7 @@ class LengthBuckets:
     @property
     def token_share(self) -> float:
         """Return the tokens of the column that full batches compute, as a share of those without buckets."""
-        computed = sum(count * length for count, length in zip(self.full_batches, self.lengths, strict=True))
-        return computed / max(1, sum(self.full_batches) * self.column.length)
+        return self.mean(self.lengths) / self.column.length
 
 
 def length_buckets(part: Part, preprocessor: Preprocessor, most: int | None, batch_rows: int) -> LengthBuckets | None:

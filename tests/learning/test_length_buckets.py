@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from indb_tensile.errors import InvariantError, RequestError
 from indb_tensile.learning import shuffling
-from indb_tensile.learning.batch_order import batch_plan, batches
+from indb_tensile.learning.batch_order import batch_plan, batches, ordered_batches
 from indb_tensile.learning.batch_prefetch import BatchPrefetcher
 from indb_tensile.learning.batch_sources import TrainingSources
 from indb_tensile.learning.encoded_parts import Part
@@ -75,6 +75,17 @@ def test_an_epoch_has_each_row_once_in_batches_of_like_length(
     assert mixed <= 3  # the last batch of each length, which has what other lengths have left
     again = batches(part, epoch, settings, buckets)
     assert all(torch.equal(first, second) for first, second in zip(listed, again, strict=True))
+
+
+@given(texts, st.integers(1, 24))
+def test_a_validation_pass_has_every_row_once_by_length(lengths: list[int], size: int) -> None:
+    part, training = part_of(lengths), buckets_of([LONGEST] * 30, (8, 16, LONGEST), size)
+    buckets = training.of_part(part)
+    listed = list(ordered_batches(part, size, buckets))
+    assert sorted(torch.cat(listed).tolist()) == list(range(len(lengths)))
+    assert [len(batch) for batch in listed[:-1]] == [size] * (len(listed) - 1)
+    longest = [max(int(buckets.of_row[row]) for row in batch) for batch in listed]
+    assert longest == sorted(longest)
 
 
 def test_epochs_and_seeds_put_other_rows_together() -> None:

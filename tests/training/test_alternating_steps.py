@@ -11,14 +11,14 @@ import torch
 
 from indb_tensile.device.hardware import PROCESSOR_SPEED
 from indb_tensile.executor.capture.passes import Passes
-from indb_tensile.executor.capture.step_capture import CapturedStep
+from indb_tensile.executor.capture.step_capture import CapturedStep, StepKind
 from indb_tensile.executor.latency.calibrate import calibrate, unknown_signatures
 from indb_tensile.executor.run.runner import Runner
 from indb_tensile.executor.run.state import State, restore_rng_state, rng_state
 from indb_tensile.job import JobId
-from indb_tensile.learning.batch_order import batches
+from indb_tensile.learning.batch_order import batches, ordered_batches
 from indb_tensile.learning.batch_prefetch import BatchPrefetcher
-from indb_tensile.learning.batch_sources import TrainingSources
+from indb_tensile.learning.batch_sources import BatchShapes, TrainingSources, ordered_sources
 from indb_tensile.learning.preparation import Prepared
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.peak import LIVENESS, floor, peak
@@ -78,6 +78,19 @@ def _epochs(
     return losses
 
 
+def _validated(
+    evaluate: Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]], own: Prepared
+) -> list[bytes]:
+    """Return loss and outputs of each full validation batch."""
+    assert own.buckets is not None
+    part, buckets = own.valid, own.buckets.of_part(own.valid)
+    orders = [rows for rows in ordered_batches(part, 4, buckets) if len(rows) == 4]
+    padded = [rows.repeat_interleave(buckets.batch_rows // 4) for rows in orders]
+    with BatchPrefetcher() as feed:
+        fed = feed.batches(BatchShapes(part, buckets), padded, ordered_sources(part, buckets))
+        return [own for _, (x, y) in fed for own in bits(list(evaluate(x, y)))]
+
+
 def _runner(own: Prepared, steps: tuple[CapturedStep, ...], plans: Planned) -> tuple[Runner, State, MemoryDevice]:
     device, state = MemoryDevice(), State.create(own.module, optimizer_settings(own.settings))
     runner = Runner(device, state, steps)
@@ -108,7 +121,10 @@ def test_no_plan_of_any_length_changes_a_bit_and_each_step_has_the_peak_of_its_p
 ) -> None:
     own, steps = _training(encoder, micro_batch_size)
     assert own.buckets is not None
-    assert len(steps) == 2 + len(own.buckets.lengths)
+    lengths = len(own.buckets.lengths)
+    kinds = [StepKind.TRAINING] * (len(steps) - lengths) + [StepKind.EVALUATION] * lengths
+    assert [step.kind for step in steps] == kinds
+    assert lengths <= len(steps) - lengths <= lengths + 1
     budget_bytes, tight = _tight(steps)
     job = Job(
         module=own.module,
@@ -120,15 +136,14 @@ def test_no_plan_of_any_length_changes_a_bit_and_each_step_has_the_peak_of_its_p
     )
     eager = Eager(job)
     torch.manual_seed(7)
-    expected = bits(_epochs(eager.train, own))
+    expected = bits(_epochs(eager.train, own)) + _validated(eager.evaluate, own)
     swapped = tuple(random_plan(step.graph, seed, share=1.0) for seed, step in enumerate(steps))
     for plans in ((LIVENESS,) * len(steps), tight, swapped):
         runner, state, device = _runner(own, steps, plans)
         torch.manual_seed(7)
-        assert bits(_epochs(runner.train, own)) == expected
+        assert bits(_epochs(runner.train, own)) + _validated(runner.evaluate, own) == expected
         assert state_bits(state.export()) == state_bits(eager.export())
-        used = [p for s, p in zip(steps, plans, strict=True)][:-1]
-        assert device.high_water_bytes == max(peak(s.graph, p) for s, p in zip(steps[:-1], used, strict=True))
+        assert device.high_water_bytes == max(peak(s.graph, p) for s, p in zip(steps, plans, strict=True))
         runner.close()
         assert device.used_bytes == 0
     assert max(peak(step.graph, plan) for step, plan in zip(steps, tight, strict=True)) <= budget_bytes
@@ -160,9 +175,10 @@ def test_short_batches_count_as_a_share_of_a_long_one() -> None:
     own, captured = _training("pooling")
     assert own.buckets is not None
     steps = CapturedSteps(captured, own.buckets.batch_rows, shorter=own.buckets.last)
-    share = steps.step_share(own.buckets)
-    assert own.buckets.token_share < share < 1
     work = work_of(own, steps)
+    share = work.step_share
+    assert own.buckets.token_share < share < 1
+    assert work.evaluation_share < sum(steps.latency_ns[-1]) / sum(steps.latency_ns[0])
     assert work.steps_left(Position(epochs=2)) == pytest.approx(work.test_batches * work.evaluation_share)
     whole = replace(work, step_share=1.0)
     assert whole.steps_left(Position()) - work.steps_left(Position()) == pytest.approx(2 * work.steps * (1 - share))

@@ -23,7 +23,7 @@ from indb_tensile.learning.architectures import stored_names
 from indb_tensile.learning.artifacts import Checkpoint, CheckpointView
 from indb_tensile.learning.batch_order import batch_plan, batches, ordered_batches
 from indb_tensile.learning.batch_prefetch import BatchPrefetcher
-from indb_tensile.learning.batch_sources import TrainingSources, ordered_sources
+from indb_tensile.learning.batch_sources import BatchShapes, TrainingSources, ordered_sources
 from indb_tensile.learning.earlystop import EarlyStop
 from indb_tensile.learning.encoded_parts import Part
 from indb_tensile.learning.hyperparams import learning_rate
@@ -252,21 +252,26 @@ class EpochLoop:
     def outputs(self, part: Part) -> torch.Tensor:
         """Return the network's outputs for these rows, in order.
 
-        The evaluation step has one batch size. A smaller last batch is padded with copies of its first row, and the
+        The evaluation steps have one batch size. A smaller last batch is padded with copies of its first row, and the
         outputs of the copies are dropped. In evaluation mode the rows of a batch do not affect each other.
         """
-        size = self.steps.evaluation_rows
+        size, buckets = self.steps.evaluation_rows, self.prepared.buckets
+        buckets = None if buckets is None else buckets.of_part(part)
+        orders = ordered_batches(part, size, buckets)
         # An iterator, because the pages of a file are released between its batches.
-        padded = (torch.cat([rows, rows[:1].expand(size - len(rows))]) for rows in ordered_batches(part, size))
-        parts, remaining = [], part.rows
-        with closing(self._feed.batches((part.example, part.y), padded, ordered_sources(part))) as loaded:
-            for _, (x, y) in loaded:
+        padded = (torch.cat([rows, rows[:1].expand(size - len(rows))]) for rows in orders)
+        parts_of, sources = BatchShapes(part, buckets), ordered_sources(part, buckets)
+        places, parts, remaining = [], [], part.rows
+        with closing(self._feed.batches(parts_of, padded, sources)) as loaded:
+            for rows, (x, y) in loaded:
                 self._follow_orders()
                 _, outputs = self.runner.evaluate(x, y)
+                places.append(rows[:remaining])
                 parts.append(outputs[:remaining])
                 remaining -= len(x)
                 self.progress_writer.signs.give()
-        return torch.cat(parts)
+        outputs = torch.cat(parts)
+        return outputs if buckets is None else outputs[torch.cat(places).argsort()]
 
     def _follow_orders(self) -> None:
         """Follow the controller's orders between two iterations, and report memory that was not planned.
@@ -442,12 +447,12 @@ _BEST = "best/"  # layers are numbered, so no parameter name starts with this
 def work_of(prepared: Prepared, steps: CapturedSteps) -> Work:
     """Return the work of the whole training. The latencies say how long an evaluation is, relative to a step."""
     rows = steps.evaluation_rows
-    trained_ns, evaluated_ns = (sum(ns) for ns in (steps.latency_ns[0], steps.latency_ns[-1]))
+    longest_ns, (trained_ns, evaluated_ns) = sum(steps.latency_ns[0]), steps.mean_ns(prepared.buckets)
     return Work(
         epochs=prepared.settings.epochs,
         steps=batch_plan(prepared.train.rows, prepared.settings).steps,
         valid_batches=-(-prepared.valid.rows // rows),
         test_batches=-(-prepared.test.rows // rows),
-        evaluation_share=evaluated_ns / trained_ns if trained_ns else EVALUATION_SHARE,
-        step_share=steps.step_share(prepared.buckets),
+        evaluation_share=evaluated_ns / longest_ns if longest_ns else EVALUATION_SHARE,
+        step_share=trained_ns / longest_ns if trained_ns else 1.0,
     )
