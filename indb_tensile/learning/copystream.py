@@ -5,11 +5,15 @@ generator and waits. This module asks libpq for all messages that have arrived a
 to detect the end and to raise errors.
 """
 
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import psycopg
 
+# The server sends 8 kB at a time, and a wait of psycopg for them takes as much processor time as reading their rows.
+# In a pause some dozen kB arrive. More than 0.7 ms would fill the buffer of a local socket, so that the server waits.
+_PAUSE_S = 0.0003
 _TRAILER_BYTES = 2  # size of the message that ends the rows. Any row is longer; only the end of COPY follows.
 _EMPTY_BYTES = 19 + _TRAILER_BYTES  # without rows, the first message is the header together with the trailer
 
@@ -36,12 +40,28 @@ def blocks(
         last_bytes = _EMPTY_BYTES if first else _TRAILER_BYTES
         first = False
         if len(part) != last_bytes:
-            _append_arrived(connection, block, block_bytes, large_bytes, check_size)
+            _append_arriving(connection, block, block_bytes, large_bytes, check_size)
         if len(block) >= block_bytes:
             yield block
             block = bytearray()
     if block:
         yield block
+
+
+def _append_arriving(
+    connection: psycopg.Connection[Any],
+    block: bytearray,
+    block_bytes: int,
+    large_bytes: int,
+    check_size: Callable[[int], None],
+) -> None:
+    """Append messages to the block until it is complete, or until none arrives within _PAUSE_S."""
+    before_bytes = 0
+    while before_bytes < len(block):
+        before_bytes = len(block)
+        if _append_arrived(connection, block, block_bytes, large_bytes, check_size):
+            return
+        time.sleep(_PAUSE_S)
 
 
 def _append_arrived(
@@ -50,10 +70,10 @@ def _append_arrived(
     block_bytes: int,
     large_bytes: int,
     check_size: Callable[[int], None],
-) -> None:
-    """Append messages that have arrived to the block, until it has `block_bytes`.
+) -> bool:
+    """Append messages that have arrived to the block.
 
-    Stops after the trailer, and when no further message has arrived.
+    Returns true after the trailer, and once the block has `block_bytes`; false if no further message has arrived.
     """
     pgconn = connection.pgconn
     next_message = pgconn.get_copy_data
@@ -63,14 +83,15 @@ def _append_arrived(
             pgconn.consume_input()  # does not block
             size_bytes, part = next_message(1)
             if size_bytes == 0:
-                return
+                return False
         if size_bytes < 0:  # COPY ended without a trailer, so there is an error
             raise _copy_error(connection)
         if size_bytes > large_bytes:
             check_size(size_bytes)
         block += part
         if size_bytes == _TRAILER_BYTES:
-            return
+            return True
+    return True
 
 
 def _copy_error(connection: psycopg.Connection[Any]) -> psycopg.Error:
