@@ -239,7 +239,7 @@ def _answered(
     while part is not None:
         following = next(parts, None)
         try:
-            answer = service_connection.result_of(connection.receive(plpy))
+            answer = service_connection.page_of(connection.receive(plpy))
         except service_connection.ServiceRefusalError as refusal:
             raise _refusal_of_row(refusal, part) from None
         if following is not None:

@@ -16,7 +16,7 @@ from .refusals import TOO_MUCH, UNAVAILABLE, RefusalError
 from .remote_service import SLICE_S, RemoteFaultError, RemoteService
 from .spi import Json, Plpy, Row, check_for_cancel, fetch
 
-PROTOCOL = 5  # version of greeting and requests, equal to the service's
+PROTOCOL = 6  # version of greeting and requests, equal to the service's
 PART_BYTES = 1 << 20  # size of one part of a long list: other requests wait while the service decodes a part
 _MAX_FRAME_BYTES = 32 << 20  # equal to the service's limit
 MOST_ROW_BYTES = _MAX_FRAME_BYTES - 4096  # largest row as JSON; the rest is for the verb and the database's identity
@@ -45,6 +45,21 @@ def result_of(answer: bytes) -> Any:
     if decoded["ok"]:
         return decoded["result"]
     raise ServiceRefusalError(decoded["error"])
+
+
+def page_of(answer: bytes) -> Json:
+    """Return the result in the body of an answer for rows of a relation, with its texts. Raises as `result_of` does.
+
+    The texts follow the JSON, which has their sizes. In JSON each quote would be escaped.
+    """
+    if not answer.startswith(b"\0"):  # an error, or no rows
+        return dict(result_of(answer))
+    end = 5 + int.from_bytes(answer[1:5], "big")
+    result: Json = result_of(answer[5:end])
+    for name, size_bytes in result.pop("texts").items():
+        begin, end = end, end + (size_bytes or 0)
+        result[name] = None if size_bytes is None else answer[begin:end].decode()
+    return result
 
 
 class ServiceRefusalError(RefusalError):

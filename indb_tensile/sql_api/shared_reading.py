@@ -68,7 +68,7 @@ def shared_pages(
     _ask(plpy, request, connection, after)
     while True:
         try:
-            answer = service_connection.result_of(connection.receive(plpy))
+            answer = service_connection.page_of(connection.receive(plpy))
         except service_connection.ServiceRefusalError as refusal:
             raise (refusal if refusal.row is None else refusal.of_row(after + refusal.row + 1)) from None
         if "refused" in answer:

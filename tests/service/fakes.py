@@ -17,7 +17,7 @@ from indb_tensile.learning.jsonrows import column_of
 from indb_tensile.learning.shapley_values import ShapleyGame
 from worker.serving.answers import SCORE, Scored
 from worker.serving.identity import DatabaseIdentity
-from worker.serving.service_frames import RequestBuffer, frame
+from worker.serving.service_frames import RequestBuffer, frame, split_body
 
 DEADLINE_S = 120.0
 IDENTITY = DatabaseIdentity(installation="01234567-89ab-cdef-0123-456789abcdef", server_start="1")
@@ -145,7 +145,7 @@ class Client:
         return self.greeting
 
     def receive(self) -> dict[str, Any]:
-        """Return the next answer."""
+        """Return the next answer, of a page of rows without its texts."""
         self.greet()
         return self._receive()
 
@@ -155,7 +155,7 @@ class Client:
             if not data:
                 raise ConnectionError("the service closed the connection")
             self._buffer.feed(data)
-        answer: dict[str, Any] = json.loads(body)
+        answer: dict[str, Any] = json.loads(split_body(body)[0])
         return answer
 
     def ended(self) -> bool:

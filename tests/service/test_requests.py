@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from indb_tensile.errors import DataError
+from indb_tensile.errors import DataError, RequestError
 from indb_tensile.job import JobSpec, ModelVersionId, Relation, Task
 from indb_tensile.learning.jsonrows import SqlRecord
+from indb_tensile.sql_api.refusals import RefusalError
+from indb_tensile.sql_api.service_connection import page_of
 from worker.serving.requests import (
     VERBS,
     AnyRequest,
@@ -25,6 +27,7 @@ from worker.serving.requests import (
     failure,
     parse,
     success,
+    success_of_texts,
 )
 from worker.serving.service_frames import ProtocolError
 
@@ -109,6 +112,20 @@ def test_predictions_that_are_not_finite_are_encoded() -> None:
     values = json.loads(success([math.nan, math.inf, 1.5]))["result"]
     assert math.isnan(values[0])
     assert values[1:] == [math.inf, 1.5]
+
+
+@given(st.lists(st.tuples(st.text(max_size=3), st.none() | st.text()), unique_by=lambda pair: pair[0], max_size=5))
+def test_the_bridge_reads_the_texts_of_an_answer_as_the_service_wrote_them(
+    texts: list[tuple[str, str | None]],
+) -> None:
+    named = {f"own {name}": text for name, text in texts}
+    assert page_of(success_of_texts(7, named)) == {"rows": 7, **named}
+
+
+def test_the_bridge_reads_an_answer_without_texts_too() -> None:
+    assert page_of(success({"rows": 0})) == {"rows": 0}
+    with pytest.raises(RefusalError, match="no such column"):
+        page_of(failure(RequestError("no such column")))
 
 
 def test_error_is_encoded_with_sqlstate_detail_and_hint() -> None:

@@ -79,9 +79,8 @@ def _numbers_text(numbers: Sequence[float]) -> str:
 
     msgspec is ten times faster than the standard library, and writes null for numbers that are not finite.
     """
-    if all(map(math.isfinite, numbers)):
-        return msgspec.json.encode(numbers).decode()
-    return json.dumps(numbers)
+    text = msgspec.json.encode(numbers)
+    return json.dumps(numbers) if b"n" in text else text.decode()  # null has the only letter n
 
 
 def _quoted(label: str) -> str:
@@ -200,7 +199,8 @@ class Answers:
         objects. An array is null if the model has no such answers. An answer None is NULL.
         """
         target = self._predictor.preprocessor.target
-        if None in entries:
+        # Only these can be without an answer; to compare each of the other entries would take as long as to write it.
+        if (self._predictor.preprocessor.skips or kind in EMBEDDING_KINDS) and None in entries:
             return self._answer_with_gaps(entries, kind)
         nothing = {"values": None, "labels": None, "probabilities": None, "targets": None}
         if target.values or kind in EMBEDDING_KINDS:
@@ -332,7 +332,8 @@ class Answers:
         if target.values:
             return value_texts(target, target.restore(outputs))
         if self._predictor.task in (Task.REGRESSION, Task.PAIRS):
-            return list(target.restore(outputs).tolist())
+            numbers: list[float] = target.restore(outputs).tolist()
+            return numbers
         if target.anomaly is not None:
             scores = target.anomaly.scores(outputs)
             flags = [target.names[int(flag)] for flag in target.anomaly.flags(scores)]

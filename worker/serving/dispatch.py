@@ -10,8 +10,6 @@ import time
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-import msgspec
-
 from indb_tensile.catalog.prediction_counts import PredictionCounts
 from indb_tensile.errors import InvariantError, TensileError
 from indb_tensile.learning.binary_rows import BinaryRows
@@ -40,6 +38,7 @@ from .requests import (
     parse,
     success,
     success_of,
+    success_of_texts,
 )
 from .service_frames import MAX_FRAME_BYTES, ProtocolError, split_body
 from .table_readings import CannotReadError, TableReadings
@@ -182,7 +181,7 @@ class RequestDispatcher:
         if request.kind not in TABLE_KINDS:
             return len(rows), await _encode_values(values)
         keys = {"keys": rows.keys()} if isinstance(rows, BinaryRows) else {}
-        return len(rows), success_of(msgspec.json.encode(model.table_answer(values, request.kind) | keys))
+        return len(rows), success_of_texts(len(rows), model.table_answer(values, request.kind) | keys)
 
     async def _page(self, request: Read, connection: int, server_start: str) -> tuple[int, bytes]:
         """Predict the next rows of a table. Returns their number and the answer, which may say why none was read."""
@@ -196,8 +195,8 @@ class RequestDispatcher:
         values = await self._predict(request, model, rows, self._residents.owner(request.version))
         if request.measured:
             await self._inputs.add(request.version, model, rows, 0)
-        answer = model.table_answer(values, request.kind) | {"keys": rows.keys(), "rows": len(rows)}
-        return len(rows), success_of(msgspec.json.encode(answer))
+        texts = model.table_answer(values, request.kind) | {"keys": rows.keys()}
+        return len(rows), success_of_texts(len(rows), texts)
 
     async def _predict(
         self, request: Predict | Read, model: ServedModel, rows: Sequence[Any], owner: int

@@ -16,7 +16,7 @@ from indb_tensile.learning.jsonrows import SqlRecord
 from indb_tensile.request.pair_sides import SIDES
 
 from .identity import DatabaseIdentity
-from .service_frames import PROTOCOL, ProtocolError
+from .service_frames import PROTOCOL, ProtocolError, body_with
 
 
 class PredictionKind(StrEnum):
@@ -367,6 +367,16 @@ def success(result: Any) -> bytes:
 def success_of(result: bytes) -> bytes:
     """Return the answer to a request that succeeded, from a result that is already encoded."""
     return b'{"ok":true,"result":' + result + b"}"
+
+
+def success_of_texts(rows: int, texts: Mapping[str, str | None]) -> bytes:
+    """Return the answer for `rows` rows of a relation.
+
+    The texts follow the JSON, which has the size of each in bytes, because in JSON each quote would be escaped.
+    """
+    parts = {name: None if text is None else text.encode() for name, text in texts.items()}
+    sizes = {name: None if part is None else len(part) for name, part in parts.items()}
+    return body_with(success({"rows": rows, "texts": sizes}), [part for part in parts.values() if part is not None])
 
 
 def encode(value: Any) -> bytes:

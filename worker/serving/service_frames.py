@@ -1,19 +1,20 @@
-"""Frames on the service's socket (framing.py): each holds one JSON document, and a request may have a binary part.
+"""Frames on the service's socket (framing.py): each holds one JSON document, and may have a binary part.
 
-A frame with a binary part begins with a zero byte and the size of the JSON in four bytes; the JSON and the binary
-part follow.
+The binary part of a request are rows, and that of an answer are texts. A frame with a binary part begins with a zero
+byte and the size of the JSON in four bytes; the JSON and the binary part follow.
 
 The first frame of a connection is the service's greeting. After that, the service sends one answer for each frame of
 the client.
 """
 
 import struct
+from collections.abc import Sequence
 
 from indb_tensile import framing
 from indb_tensile.errors import RequestError
 from indb_tensile.framing import FrameBuffer
 
-PROTOCOL = 5  # version of greeting and requests; the bridge function refuses any other version
+PROTOCOL = 6  # version of greeting and requests; the bridge function refuses any other version
 MAX_FRAME_BYTES = 32 * 1024 * 1024  # the event loop decodes a frame as a whole; other connections wait meanwhile
 
 
@@ -31,6 +32,11 @@ def frame(body: bytes) -> bytes:
             hint="Ask for fewer rows at a time.",
         )
     return framing.frame(body)
+
+
+def body_with(document: bytes, parts: Sequence[bytes]) -> bytes:
+    """Return a body of this JSON and this binary part."""
+    return b"".join((_PREFIX.pack(len(document)), document, *parts))
 
 
 def split_body(body: bytes) -> tuple[bytes, bytes]:
