@@ -20,6 +20,7 @@ from .evaluation_requests import Evaluations
 from .identity import IdentityCheck
 from .input_counts import InputCounts
 from .model_cache import ModelCache
+from .next_pages import NextPages, PredictedPage
 from .prediction_batches import Batches, ServedModel
 from .requests import (
     TABLE_KINDS,
@@ -81,6 +82,7 @@ class RequestDispatcher:
         self._evaluations = Evaluations(batches)
         self._analyst = analyst
         self._readings = readings
+        self._next_pages = NextPages(self._computed_page)
         self._inputs = inputs
         self._code_version = code_version
         self.counts = PredictionCounts()
@@ -148,11 +150,13 @@ class RequestDispatcher:
     def forget(self, connection: int) -> None:
         """Drop the evaluations and end the reading of a connection that has ended."""
         self._evaluations.forget(connection)
+        self._next_pages.forget(connection)
         self._readings.forget(connection)
 
     def close(self) -> None:
         """End the threads that compute metrics, count inputs, and read tables."""
         self._inputs.close()
+        self._next_pages.close()
         self._evaluations.close()
         self._readings.close()
 
@@ -185,18 +189,23 @@ class RequestDispatcher:
 
     async def _page(self, request: Read, connection: int, server_start: str) -> tuple[int, bytes]:
         """Predict the next rows of a table. Returns their number and the answer, which may say why none was read."""
+        page = await self._next_pages.take(request, connection, server_start)
+        if request.measured and page.rows:
+            await self._inputs.add(request.version, page.model, page.rows, 0)
+        return len(page.rows), page.answer
+
+    async def _computed_page(self, request: Read, connection: int, server_start: str) -> PredictedPage:
+        """Read and predict the next rows of a table, which are not counted before the session asks for them."""
         model = await self._residents.get(request.version)
         try:
             rows = await self._readings.take(connection, request, server_start)
         except CannotReadError as error:
-            return 0, success({"refused": error.message})
+            return PredictedPage(model=model, rows=(), answer=success({"refused": error.message}))
         if rows is None:
-            return 0, success({"rows": 0})
+            return PredictedPage(model=model, rows=(), answer=success({"rows": 0}))
         values = await self._predict(request, model, rows, self._residents.owner(request.version))
-        if request.measured:
-            await self._inputs.add(request.version, model, rows, 0)
         texts = model.table_answer(values, request.kind) | {"keys": rows.keys()}
-        return len(rows), success_of_texts(len(rows), texts)
+        return PredictedPage(model=model, rows=rows, answer=success_of_texts(len(rows), texts))
 
     async def _predict(
         self, request: Predict | Read, model: ServedModel, rows: Sequence[Any], owner: int
