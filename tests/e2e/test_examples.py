@@ -29,6 +29,7 @@ WORKED = {
     "confidence": ("-v", "epochs=3"),
     "diagnosis": ("-v", "epochs=3"),
     "progression": ("-v", "epochs=3"),
+    "scans": ("-v", "epochs=3"),
     "search": ("-v", "epochs=3", "-v", "trials=3"),
     "sunspots": ("-v", "epochs=2"),
 }
