@@ -425,6 +425,7 @@ create table tensile.jobs (
   version_id bigint,  -- no foreign key: deleting a version would lock its job's row, which users may lock too
   needs_bytes bigint,
   devices integer not null default 1,
+  short_since timestamptz,
   constraint jobs_spec_names_the_model check (spec ->> 'model' is not distinct from model_name),
   constraint jobs_spec_names_the_relation check (
     spec #>> '{relation,oid}' is not distinct from relation_oid::text
@@ -544,7 +545,10 @@ comment on column tensile.jobs.needs_bytes is
   'least budget of a device that could hold the job, known once a device was too small for it; as long as a living '
   'controller has such a device, no other one claims the job';
 comment on column tensile.jobs.devices is
-  'devices that train the job together, each as one rank: see tensile.job_ranks';
+  'devices that train the job together, each as one rank: see tensile.job_ranks. After a device is gone they may be fewer '
+  'than the request names: see tensile.fit_gangs()';
+comment on column tensile.jobs.short_since is
+  'time since which a queued job has waited for more devices than there are; null if it does not, or never was claimed';
 
 create table tensile.job_ranks (
   job_id bigint not null references tensile.jobs on delete cascade,

@@ -188,6 +188,8 @@ create function tensile.gang_words(job bigint, devices integer, needs_bytes bigi
 as $$
 declare
   most constant bigint := tensile.most_gang_devices(gang_words.needs_bytes);
+  fewer_at constant timestamptz := (select j.short_since from tensile.jobs as j where j.job_id = gang_words.job)
+                                   + (tensile.setting('fewer_devices_after') #>> '{}')::interval;
 begin
   if gang_words.devices = 1 then
     return null;
@@ -195,7 +197,9 @@ begin
     return format('%s devices of one kind%s: controllers serve %s now', gang_words.devices,
                   case when gang_words.needs_bytes is not null
                        then ' with a budget of at least ' || pg_size_pretty(gang_words.needs_bytes) else '' end,
-                  case most when 0 then 'none' else 'at most ' || most end);
+                  case most when 0 then 'none' else 'at most ' || most end)
+           || case when fewer_at is null then '' else
+                '; it goes on with fewer in ' || date_trunc('second', greatest(fewer_at - now(), interval '0')) end;
   elsif tensile.incomplete_gang() <> gang_words.job then
     return 'its turn: another job for several devices waits for all of them, and one such job starts at a time';
   elsif exists (select from tensile.gang_turns as t where t.job_id = gang_words.job and t.ends_at > now()) then

@@ -238,7 +238,7 @@ begin
      set state = 'starting', phase = null, attempt = j.attempt + 1, worker_id = claim_job.worker,
          claim = nextval('tensile.claim_seq'),  -- every later write must carry it
          threads = coalesce(j.threads, (select w.threads from tensile.workers as w where w.worker_id = claim_job.worker)),
-         progress_at = now(), waits_for = null, not_before = null, started_at = coalesce(j.started_at, now())
+         progress_at = now(), waits_for = null, not_before = null, short_since = null, started_at = coalesce(j.started_at, now())
    where j.job_id = next_job  -- the row is locked, so the job is still queued
   returning j.* into claimed;
   if devices > 1 then

@@ -205,12 +205,16 @@ grant execute on function tensile.back_off(integer), tensile.claim_job(bigint, o
   tensile.why_not_trained(oid, name), tensile.incomplete_gang(), tensile.gang_devices(bigint, bigint),
   tensile.offer_ranks(tensile.jobs), tensile.accept_rank(bigint, oid[]), tensile.take_back_gangs(double precision),
   tensile.most_gang_devices(bigint), tensile.accepting_devices(bigint, bigint), tensile.holds_back(bigint),
-  tensile.waiting_gang(), tensile.turn_workers(tensile.jobs), tensile.turn_is_ready(tensile.jobs), tensile.keep_turns()
+  tensile.waiting_gang(), tensile.turn_workers(tensile.jobs), tensile.turn_is_ready(tensile.jobs), tensile.keep_turns(),
+  tensile.useful_devices(bigint, bigint), tensile.asked_devices(tensile.jobs), tensile.batch_parts(tensile.jobs),
+  tensile.fit_gangs()
   to tensile_worker;
+grant execute on function tensile.asked_devices(tensile.jobs) to tensile_user, tensile_monitor;
 grant execute on function tensile.gang_words(bigint, integer, bigint) to tensile_user, tensile_monitor, tensile_worker;
 grant update (state, phase, attempt, faults, interruptions, interrupted, progress_at, last_death_phase, threads, claim,
   worker_id, cancel_requested, waits_for, error_sqlstate, error_message, error_detail, error_hint, not_before,
-  started_at, finished_at, version_id, awaits_jobs, init_version_id, needs_bytes) on tensile.jobs to tensile_worker;
+  started_at, finished_at, version_id, awaits_jobs, init_version_id, needs_bytes, devices,
+  short_since) on tensile.jobs to tensile_worker;
 grant insert, update, delete on tensile.workers, tensile.devices, tensile.device_jobs, tensile.job_progress,
   tensile.metrics, tensile.checkpoints, tensile.checkpoint_chunks, tensile.artifacts, tensile.graphs,
   tensile.op_latency, tensile.op_descriptions, tensile.predictors, tensile.plans, tensile.job_sets,

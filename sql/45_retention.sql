@@ -22,6 +22,7 @@ as $$
     ('retain_samples', 'interval', '"30 days"', 'how long the history of the devices'' memory is kept'),
     ('retain_versions', 'count or null', 'null', 'how many versions of a model are kept beside the deployed one'),
     ('usage_half_life', 'interval', '"1 hour"', 'time after which an owner''s use of devices counts half in the queue'),
+    ('fewer_devices_after', 'interval or null', '"2 minutes"', 'how long a job that has lost one of its devices waits for another before it goes on with fewer'),
     ('snapshot_max_bytes', 'bytes', '2147483648', 'largest size of one snapshot'),
     ('role_snapshots_max_bytes', 'bytes', '8589934592', 'largest total size of one role''s snapshots'),
     ('all_snapshots_max_bytes', 'bytes', '34359738368', 'largest total size of all snapshots')

@@ -67,7 +67,8 @@ declare
   followed record;
   step text;
 begin
-  select j.state, j.phase, j.error_sqlstate, j.error_message, j.error_detail, j.error_hint, v.number, v.not_deployed
+  select j.state, j.phase, j.error_sqlstate, j.error_message, j.error_detail, j.error_hint, v.number, v.not_deployed,
+         j.devices, tensile.asked_devices(j) as asked
     into followed
     from tensile.jobs as j left join tensile.model_versions as v on v.version_id = j.version_id and (v.job_id = j.job_id or j.search_id = j.job_id)
    where j.job_id = job;
@@ -85,6 +86,9 @@ begin
       using errcode = 'query_canceled', detail = coalesce(followed.error_message, '');
   end if;
   step := coalesce(followed.phase::text, followed.state::text);
+  if followed.devices < followed.asked then
+    step := format('%s, with %s of %s devices', step, followed.devices, followed.asked);
+  end if;
   if last_step is distinct from step then
     raise notice 'job %: %', job, step;
   end if;

@@ -2,7 +2,8 @@
 
 create view tensile.stat_ranks with (security_invoker) as
 select r.job_id, j.model_name as model, coalesce(o.rolname, j.owner_name) as owner, r.rank, r.state, r.waits_for,
-       r.worker_id, w.host, w.device_name, d.granted_bytes, d.used_bytes, r.since
+       r.worker_id, w.host, w.device_name, d.granted_bytes, d.used_bytes, r.since, j.devices,
+       tensile.asked_devices(j) as asked_devices
   from tensile.job_ranks as r
   join tensile.jobs as j on j.job_id = r.job_id
   left join tensile.workers as w on w.worker_id = r.worker_id
@@ -25,5 +26,8 @@ comment on column tensile.stat_ranks.device_name is 'device of that worker among
 comment on column tensile.stat_ranks.granted_bytes is 'most device memory that the rank may use';
 comment on column tensile.stat_ranks.used_bytes is 'device memory that the rank uses now';
 comment on column tensile.stat_ranks.since is 'time since which the rank is in this state';
+comment on column tensile.stat_ranks.devices is 'number of ranks of this attempt';
+comment on column tensile.stat_ranks.asked_devices is
+  'number of devices that the request names; there are fewer ranks if a device is gone';
 
 grant select on tensile.stat_ranks to tensile_user, tensile_monitor, tensile_worker;

@@ -250,6 +250,9 @@ select own.rank, lead.claim from tensile.job_ranks as own
 -- take_back_gangs --
 select tensile.take_back_gangs(%(patience_s)s)
 
+-- fit_gangs --
+select job_id, devices, asked from tensile.fit_gangs()
+
 -- enter_rank_state --
 update tensile.job_ranks set state = %(state)s, since = case state when %(state)s then since else now() end,
        waits_for = null

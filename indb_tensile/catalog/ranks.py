@@ -5,6 +5,7 @@ of a rank whose attempt has ended raises LostClaimError.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 
 from indb_tensile.catalog.connection import Connection
@@ -36,6 +37,24 @@ def take_back_gangs(connection: Connection, patience_s: float) -> tuple[JobId, .
     A rank may hold memory for `patience_s` while other ranks wait for theirs.
     """
     return tuple(JobId(row[0]) for row in connection.execute(query("take_back_gangs"), {"patience_s": patience_s}))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FittedGang:
+    """A queued job whose number of devices has changed to `devices`, of the `asked` ones that its request names."""
+
+    job: JobId
+    devices: int
+    asked: int
+
+
+def fit_gangs(connection: Connection) -> tuple[FittedGang, ...]:
+    """Let queued jobs that have lost a device go on with the devices that there are. Returns the jobs that changed.
+
+    The setting fewer_devices_after of the database says how long a job waits for another device before.
+    """
+    rows = connection.execute(query("fit_gangs"))
+    return tuple(FittedGang(job=JobId(job), devices=devices, asked=asked) for job, devices, asked in rows)
 
 
 def enter_state(connection: Connection, job: JobId, claim: ClaimToken, state: RankState) -> None:

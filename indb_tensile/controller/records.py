@@ -7,6 +7,7 @@ worker.
 """
 
 import contextlib
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 from uuid import UUID
@@ -78,6 +79,8 @@ Writing = (
 _Result = TypeVar("_Result")
 
 # A rank that has memory waits for so long until the other ranks of its job have some, too; then all give theirs back.
+log = logging.getLogger("controller")
+
 _GANG_PATIENCE_S = 60.0
 
 
@@ -237,10 +240,12 @@ class CatalogRecords:
         """Return jobs to the queue from workers that left or died, and from `dead` workers.
 
         A worker in `dead` that has beaten since it was seen stays alive. Jobs for several devices return as well if
-        not all their ranks have found a device, or memory, in time.
+        not all their ranks have found a device, or memory, in time, and may go on with fewer devices.
         """
         rescued = self._run(lambda c: jobs.rescue(c, dead, limit_s=self._interrupted_s))
         self._run(lambda c: ranks.take_back_gangs(c, _GANG_PATIENCE_S))
+        for gang in self._run(ranks.fit_gangs):
+            log.warning("job %d goes on with %d of %d devices", gang.job, gang.devices, gang.asked)
         return rescued
 
     def write(self, writing: Writing, *, planning_ns: int = 0) -> None:

@@ -183,7 +183,8 @@ alter table tensile.jobs
   add column retry_of bigint,
   add column search_id bigint,
   add column init_version_id bigint,
-  add column needs_bytes bigint;
+  add column needs_bytes bigint,
+  add column short_since timestamptz;
 
 create table tensile.awaited_jobs (
   job_id bigint not null references tensile.jobs on delete cascade,

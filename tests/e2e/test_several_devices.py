@@ -188,6 +188,26 @@ def test_job_goes_on_after_a_controller_is_lost_and_publishes_the_same_bits(
         check_clean(service)
 
 
+@pytest.mark.parametrize("devices", [2, 3])
+def test_job_goes_on_with_fewer_devices_if_no_other_comes_and_publishes_the_same_bits(
+    service: Service, gang: list[subprocess.Popen[bytes]], devices: int
+) -> None:
+    """A batch keeps its parts: 3 parts on 2 devices, and 2 parts on one device, are added in the same order."""
+    del gang
+    service.value("select tensile_set_setting('fewer_devices_after', '\"5 seconds\"')")
+    job = train(service, "gang", devices, epochs=30)
+    pids = wait_until_all_train(service, job)
+    assert service.process is not None
+    os.kill(next(pid for pid in pids if pid != service.process.pid), signal.SIGKILL)
+    assert service.until_ended(job) == ["succeeded"]
+    fewer = "select detail ->> 'to' from tensile.job_events where job_id = %s and kind = 'devices'"
+    assert service.value(fewer, job) == str(devices - 1)
+    resumed = "select count(*) from tensile.job_events where job_id = %s and kind = 'resumed'"
+    assert service.value(resumed, job) > 0, "it began again from the start"
+    assert weights(service, job) == alone(service, devices, epochs=30)
+    check_clean(service)
+
+
 def test_cancelled_job_ends_on_all_devices_and_a_paused_one_goes_on_with_the_same_bits(
     service: Service, gang: list[subprocess.Popen[bytes]]
 ) -> None:

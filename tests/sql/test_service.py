@@ -199,8 +199,8 @@ def test_unknown_setting_is_refused(admin: Connection) -> None:
         "42704",
         'there is no setting "speed"',
         None,
-        "Known settings: all_snapshots_max_bytes, retain_drift, retain_events, retain_jobs, retain_links,"
-        " retain_metrics, retain_plans, retain_samples, retain_usage, retain_versions, retain_workers,"
+        "Known settings: all_snapshots_max_bytes, fewer_devices_after, retain_drift, retain_events, retain_jobs,"
+        " retain_links, retain_metrics, retain_plans, retain_samples, retain_usage, retain_versions, retain_workers,"
         " role_snapshots_max_bytes, snapshot_max_bytes, socket_directory, tls_directory,"
         " usage_half_life.",
     )

@@ -250,6 +250,7 @@ jobs = Table(
     Column("version_id", BigInteger),
     Column("needs_bytes", BigInteger),
     Column("devices", Integer, nullable=False),
+    Column("short_since", TIME),
 )
 
 awaited_jobs = Table(

@@ -277,6 +277,8 @@ stat_ranks = _view(
     Column("granted_bytes", BigInteger),
     Column("used_bytes", BigInteger),
     Column("since", TIME),
+    Column("devices", Integer),
+    Column("asked_devices", Integer),
 )
 
 stat_link = _view(
