@@ -208,6 +208,16 @@ def test_job_goes_on_with_fewer_devices_if_no_other_comes_and_publishes_the_same
     check_clean(service)
 
 
+def test_fast_sum_goes_on_with_one_device(service: Service, gang: list[subprocess.Popen[bytes]]) -> None:
+    service.value("select tensile_set_setting('fewer_devices_after', '\"5 seconds\"')")
+    job = train(service, "gang", 2, epochs=30, reduce="fast")
+    wait_until_all_train(service, job)
+    gang[0].kill()
+    assert service.until_ended(job) == ["succeeded"]
+    assert service.value("select devices from tensile.jobs where job_id = %s", job) == 1
+    check_clean(service)
+
+
 def test_cancelled_job_ends_on_all_devices_and_a_paused_one_goes_on_with_the_same_bits(
     service: Service, gang: list[subprocess.Popen[bytes]]
 ) -> None:

@@ -1,6 +1,7 @@
 """A real server predicts by a service that it reaches by TLS alone, as if the service ran on another host."""
 
 import shutil
+import socket
 from collections.abc import Iterator
 
 import psycopg
@@ -70,6 +71,30 @@ def test_a_server_predicts_by_a_service_of_another_host(
     assert values == pytest.approx([p.value for p in houses.predictor.predict_rows(rows)], rel=1e-5)
     assert [value for (value,) in page] == pytest.approx(values, rel=1e-5)
     assert place == (True,)
+
+
+@pytest.mark.nightly
+def test_a_statement_timeout_ends_the_wait_for_a_host_that_hangs(
+    database: Database, remote: Service, houses: Published
+) -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as hanging,
+        database.connect() as admin,
+        database.connect(user="demo") as connection,
+    ):
+        admin.execute(
+            """insert into tensile.workers
+                 (host, pid, device, version, lease_s, service_address, service_host_name, heartbeat_at)
+               values ('hangs', 1, 'none', '0', 3600, %s, 'hangs', now() + interval '1 minute')""",
+            (f"127.0.0.1:{hanging.getsockname()[1]}",),
+        )
+        connection.execute("set statement_timeout = '300 ms'")
+        predict = "select tensile_predict('houses', t) from houses as t where id = 1"
+        with pytest.raises(psycopg.errors.QueryCanceled):
+            connection.execute(predict)
+        connection.execute("set statement_timeout = 0")
+        assert connection.execute(predict).fetchone(), "the next host answers after the bound of a handshake"
+        admin.execute("delete from tensile.workers where host = 'hangs'")
 
 
 @pytest.mark.nightly

@@ -5,6 +5,7 @@ A session's side is the bridge itself with a fake database, and the service's si
 
 import contextlib
 import json
+import random
 import socket
 import ssl
 import threading
@@ -242,6 +243,31 @@ def test_silent_connections_keep_nobody_out_and_end(
         for connection in silent[6:]:
             with contextlib.suppress(ConnectionResetError):
                 assert connection.recv(1) == b""
+    wait_until(lambda: server.server.connection_count == 0)
+
+
+@pytest.mark.nightly
+def test_a_flood_of_broken_handshakes_delays_no_session(
+    serve: Serve, service_files: Path, client_files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Silent connections, noise, hellos that are cut off and whole ones, more than may be open at a time."""
+    monkeypatch.setattr(tls_listener, "MOST_HANDSHAKES", 32)
+    server = serve(service_files)
+    host, _, port = address_of(server).partition(":")
+    draw, context = random.Random(7), ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    hello_in, hello_out = ssl.MemoryBIO(), ssl.MemoryBIO()
+    with contextlib.suppress(ssl.SSLWantReadError):
+        context.wrap_bio(hello_in, hello_out).do_handshake()
+    hello = hello_out.read()
+    with contextlib.ExitStack() as stack:
+        for number in range(400):
+            peer = stack.enter_context(socket.create_connection((host, int(port)), DEADLINE_S))
+            kinds = (b"", draw.randbytes(draw.randrange(1, 4000)), hello[: draw.randrange(1, len(hello))], hello)
+            with contextlib.suppress(OSError):
+                peer.sendall(kinds[number % 4])
+            if number % 20 == 0:
+                assert predicted(session(client_files, address_of(server)), b"7")["ok"]
     wait_until(lambda: server.server.connection_count == 0)
 
 
