@@ -20,6 +20,7 @@ from indb_tensile.learning import architectures
 from indb_tensile.learning.anomaly_scale import AnomalyScale
 from indb_tensile.learning.binary_rows import BinaryRows
 from indb_tensile.learning.columns import Columns
+from indb_tensile.learning.cut_texts import CutColumn, cut_column, passes_of_short_rows
 from indb_tensile.learning.ensemble import FIRST_MEMBER
 from indb_tensile.learning.forecast_recipe import ForecastRecipe
 from indb_tensile.learning.hidden_rows import MOST_ROWS, HiddenRows
@@ -302,11 +303,32 @@ class ModelPredictor:
 
     def outputs(self, x: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         """Run the network on transformed rows and return its outputs, shape (rows, outputs)."""
-        inputs, size = torch.from_numpy(x), self._batch_rows
+        size = self._batch_rows
         with torch.inference_mode():
+            if self._cut_column is not None and len(x):
+                return self._outputs_by_length(x, self._cut_column)
+            inputs = torch.from_numpy(x)
             if len(inputs) <= size:
                 return self._run(inputs)
             return np.concatenate([self._run(inputs[start : start + size]) for start in range(0, len(inputs), size)])
+
+    def _outputs_by_length(self, x: npt.NDArray[np.float32], column: CutColumn) -> npt.NDArray[np.float32]:
+        """Return the outputs for rows of which short texts are computed without their padding."""
+        outputs = None
+        for places, rows in passes_of_short_rows(x, column, self._batch_rows):
+            own = self._run(torch.from_numpy(rows))
+            if outputs is None:
+                outputs = np.empty((len(x), *own.shape[1:]), own.dtype)
+            outputs[places] = own
+        assert outputs is not None  # there is a row
+        return outputs
+
+    @cached_property
+    def _cut_column(self) -> CutColumn | None:
+        """Return the column of tokens whose padding need not be computed, if there is one."""
+        recipe = self.preprocessor.recipe
+        reads = bool(recipe.tokens or recipe.network_tokens) and not recipe.images
+        return cut_column(self.preprocessor) if reads and self.preprocessor.target.pair is None else None
 
     @property
     def _batch_rows(self) -> int:

@@ -9,9 +9,10 @@ from torch import Tensor
 
 from indb_tensile.learning.augmentation import Augmentation
 from indb_tensile.learning.block_cache import ArrayRows, Order, RowSource
+from indb_tensile.learning.cut_texts import CutColumn
 from indb_tensile.learning.encoded_parts import Part
 from indb_tensile.learning.hyperparams import TrainingSettings
-from indb_tensile.learning.length_buckets import CutColumn, LengthBuckets
+from indb_tensile.learning.length_buckets import LengthBuckets
 from indb_tensile.learning.packed_rows import PackedForm
 from indb_tensile.learning.shuffling import row_sources
 

@@ -16,39 +16,19 @@ from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import Tensor
 
-from indb_tensile.errors import RequestError
+from indb_tensile.learning.cut_texts import CutColumn, cut_column
 from indb_tensile.learning.encoded_parts import Part
 from indb_tensile.learning.preprocessor import Preprocessor
 from indb_tensile.learning.row_storage import row_blocks
-from indb_tensile.learning.token_networks import longest_column
 
 Lengths = npt.NDArray[np.int64]
 
-_CANDIDATES = 32  # lengths to choose from; more of them save one or two per cent of the tokens
-_MULTIPLE = 4  # of tokens: kernels are not faster for lengths between
-_LEAST_SHARE = 0.02  # of the training rows: a bucket with fewer does not repay the planning of its step
-_WORTH = 1.03  # one more length has to save as much: each costs a capture and a plan
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CutColumn:
-    """The numbers of an encoded row that are the tokens of the column that is cut: those from `begin` to `end`."""
-
-    begin: int
-    end: int
-    name: str = ""
-
-    @property
-    def length(self) -> int:
-        """Return the tokens of a whole row."""
-        return self.end - self.begin
-
-    def cut(self, rows: Tensor, length: int) -> Tensor:
-        """Return a copy of rows (rows, width) with the first `length` tokens of the column."""
-        return torch.cat([rows[:, : self.begin + length], rows[:, self.end :]], dim=1)
+_CANDIDATES = 32  # lengths to choose from at most; the choice takes milliseconds, and three times as long for 64
+_MULTIPLE = 4  # tokens from one length to choose from to the next at least
+_LEAST_SHARE = 0.02  # of the training rows: a bucket with fewer saves little, and costs a capture and a plan, too
+_WORTH = 1.03  # ratio of the tokens of fewer lengths to those of more, from which more are chosen
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -119,27 +99,6 @@ def length_buckets(part: Part, preprocessor: Preprocessor, most: int | None, bat
         return None
     of_row = np.searchsorted(chosen, lengths).astype(np.uint8)
     return LengthBuckets(column=column, lengths=chosen, of_row=of_row, batch_rows=batch_rows)
-
-
-def cut_column(preprocessor: Preprocessor) -> CutColumn:
-    """Return the longest column of tokens. Raises RequestError if there is none, or if rows have images."""
-    recipe = preprocessor.recipe
-    columns = recipe.network_tokens or recipe.tokens
-    if not columns:
-        raise RequestError(
-            'hyperparams: "length_buckets" needs texts that are read as tokens, and no column is',
-            hint='Leave it out, or read a column as tokens: preprocess => \'{"encode": {"body": "tokens"}}\'.',
-        )
-    if recipe.images:
-        raise RequestError(
-            f'hyperparams: "length_buckets" cannot be combined with images, and column "{recipe.images[0].name}" '
-            "has them",
-            hint="Leave it out: the time of a batch is that of its images.",
-        )
-    lengths = [column.length for column in columns]
-    own, width = longest_column(lengths), math.prod(preprocessor.input_shape)
-    begin = width - sum(lengths[own:])
-    return CutColumn(begin=begin, end=begin + lengths[own], name=columns[own].name)
 
 
 def text_lengths(part: Part, column: CutColumn) -> Lengths:

@@ -72,7 +72,7 @@ def longest_column(lengths: Sequence[int]) -> int:
 def cut_lengths(lengths: Sequence[int], tokens: int) -> list[int]:
     """Return the tokens of each column in rows of so many tokens.
 
-    Rows of a batch of short texts lack the last tokens of the longest column, which are padding (length_buckets.py).
+    Rows of a batch of short texts lack the last tokens of the longest column, which are padding (cut_texts.py).
     """
     own = list(lengths)
     own[longest_column(own)] -= sum(own) - tokens

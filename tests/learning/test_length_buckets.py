@@ -13,16 +13,18 @@ from hypothesis import strategies as st
 
 from indb_tensile.errors import InvariantError, RequestError
 from indb_tensile.learning import shuffling
+from indb_tensile.learning.artifacts import ModelPredictor
 from indb_tensile.learning.batch_order import batch_plan, batches, ordered_batches
 from indb_tensile.learning.batch_prefetch import BatchPrefetcher
 from indb_tensile.learning.batch_sources import TrainingSources
+from indb_tensile.learning.cut_texts import CutColumn, passes_of_short_rows
 from indb_tensile.learning.encoded_parts import Part
 from indb_tensile.learning.hyperparams import TrainingSettings
-from indb_tensile.learning.length_buckets import CutColumn, LengthBuckets, choose_lengths, length_buckets
+from indb_tensile.learning.length_buckets import LengthBuckets, choose_lengths, length_buckets
 from indb_tensile.learning.preparation import Prepared, assemble
 from indb_tensile.learning.row_storage import FileStorage
 from indb_tensile.learning.token_networks import cut_lengths
-from tests.learning.tables import spec, table
+from tests.learning.tables import bundle, spec, table
 
 LONGEST = 32
 BEFORE, BEHIND = 2, 3  # numbers of a row before the tokens of the column that is cut, and behind them
@@ -216,6 +218,34 @@ def test_a_network_answers_the_same_for_rows_without_their_padding(kind: str, en
     with torch.inference_mode():
         torch.testing.assert_close(module(cut), module(whole))
     assert cut.shape[1] < whole.shape[1]
+
+
+@given(texts, st.integers(1, 20), st.sampled_from([12, LONGEST]))
+def test_passes_of_predictions_have_every_row_once_and_all_of_its_tokens(
+    lengths: list[int], most: int, longest: int
+) -> None:
+    lengths = [min(length, longest) for length in lengths]
+    x, column = part_of(lengths).x[:, : BEFORE + longest].numpy(), CutColumn(begin=BEFORE, end=BEFORE + longest)
+    passes = list(passes_of_short_rows(x, column, most))
+    assert sorted(np.concatenate([places for places, _ in passes]).tolist()) == list(range(len(lengths)))
+    for places, rows in passes:
+        length = rows.shape[1] - BEFORE
+        own = [lengths[place] for place in places.tolist()]
+        assert len(own) <= most
+        assert max(own) <= length <= max(8, min(longest, 2 * max(own)))
+        assert (rows == x[places, : BEFORE + length]).all()
+
+
+@pytest.mark.parametrize("encoder", ["pooling", "convolution", "transformer"])
+def test_predictions_of_short_texts_are_those_with_their_padding(encoder: str) -> None:
+    own = prepared(architecture={"type": "wide_and_deep", "text_encoder": encoder})
+    model = ModelPredictor(bundle(own))
+    x = own.train.x
+    with torch.inference_mode():
+        whole = own.module.eval()(x).numpy()
+    np.testing.assert_allclose(model.outputs(x.numpy()), whole, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(model.outputs(x[:1].numpy()), whole[:1], rtol=1e-4, atol=1e-5)
+    assert model.outputs(x[:0].numpy()).shape == (0, 2)
 
 
 def test_the_buckets_are_those_of_the_longest_column_of_the_training_rows() -> None:

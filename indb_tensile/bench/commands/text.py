@@ -91,6 +91,7 @@ class BucketScore:
 
     method: str
     rows: int
+    seed: int
     lengths: str
     token_share: float
     epoch_s: float
@@ -123,7 +124,9 @@ def main() -> None:
         if options.buckets is not None:
             methods = [name for name in options.methods if name != "tfidf"]
             measured = chain.from_iterable(
-                compare_buckets(table, name, options.buckets, options.epochs, options.length) for name in methods
+                compare_buckets(table, name, options.buckets, options.epochs, options.length, seed)
+                for seed in range(options.seeds)
+                for name in methods
             )
         results = []
         for result in measured:
@@ -174,12 +177,12 @@ def tokenise(table: SampleTable) -> TokenRate:
 
 
 def compare_buckets(
-    table: SampleTable, method: str, most: int, epochs: int, length: int | None = None
+    table: SampleTable, method: str, most: int, epochs: int, length: int | None = None, seed: int = 0
 ) -> Iterator[BucketScore]:
     """Train with one length and with several, epoch by epoch in turns, and yield both scores."""
     encoder = None if method == "default" else method
     plain, bucketed = (
-        _prepare(table, 0, encoder, {"epochs": epochs, "length_buckets": own}, length) for own in (None, most)
+        _prepare(table, seed, encoder, {"epochs": epochs, "length_buckets": own}, length) for own in (None, most)
     )
     with text_epochs(plain) as one, text_epochs(bucketed) as several:
         pairs = [(one.train(), several.train()) for _ in range(epochs)]
@@ -192,6 +195,7 @@ def compare_buckets(
         yield BucketScore(
             method=method,
             rows=prepared.train.rows,
+            seed=seed,
             lengths=" ".join(map(str, lengths)),
             token_share=1.0 if buckets is None else round(buckets.token_share, 3),
             epoch_s=round(statistics.median(pair[place] for pair in pairs), 3),

@@ -13,7 +13,7 @@ from torch import nn
 
 from indb_tensile.job import Task
 from indb_tensile.learning.architectures import build
-from indb_tensile.learning.length_buckets import CutColumn
+from indb_tensile.learning.cut_texts import CutColumn
 from indb_tensile.learning.row_embeddings import fit_embeddings
 from indb_tensile.request.network_rules import IMAGE_ENCODERS, TEXT_ENCODERS
 
@@ -60,7 +60,7 @@ def encoded_texts(rows: int) -> torch.Tensor:
 
 
 def short_texts(rows: int) -> torch.Tensor:
-    """Draw the same rows cut as those of a batch of short texts are (learning/length_buckets.py)."""
+    """Draw the same rows cut as those of a batch of short texts are (learning/cut_texts.py)."""
     begin = NUMBERS + OTHERS + len(CATEGORIES)
     return CutColumn(begin=begin, end=begin + LENGTHS[0]).cut(encoded_texts(rows), _SHORT)
 
