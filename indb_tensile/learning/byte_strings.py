@@ -1,4 +1,4 @@
-"""The bytes of the images of a column, one after the other, in memory or in a file (columnstore.py)."""
+"""The bytes of the images or texts of a column, one after the other, in memory or in a file (columnstore.py)."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -40,9 +40,41 @@ class ByteStrings:
         return (self[row] for row in range(len(self)))
 
 
+class StoredTexts:
+    """Texts, as their bytes, in place of an array of objects. Rows that are taken from it are such an array.
+
+    A missing text is empty.
+    """
+
+    def __init__(self, strings: ByteStrings) -> None:
+        self._strings = strings
+        self.ends = strings.ends
+        self.dtype = strings.dtype
+        self.shape = strings.shape
+
+    def __len__(self) -> int:
+        return len(self._strings)
+
+    def select(self, rows: Ends) -> "StoredTexts":
+        """Return these rows, which share the bytes."""
+        return StoredTexts(self._strings[rows])
+
+    def __getitem__(self, rows: Any) -> Any:
+        """Return the text of a row, or the texts of a slice, of positions or of a mask."""
+        chosen = self._strings[rows]
+        if isinstance(chosen, bytes):
+            return chosen.decode()
+        texts = np.empty(len(chosen), object)
+        texts[:] = [raw.decode() for raw in chosen]
+        return texts
+
+    def __iter__(self) -> Iterator[str]:
+        return (raw.decode() for raw in self._strings)
+
+
 def join(values: Any) -> tuple[Bytes, Ends]:
-    """Return the bytes of all rows, and the end of each. None has no bytes."""
-    parts = [raw or b"" for raw in values]
+    """Return the bytes of all rows, and the end of each. None has no bytes. Texts become their UTF-8 bytes."""
+    parts = [raw.encode() if isinstance(raw, str) else raw or b"" for raw in values]
     ends = np.fromiter(map(len, parts), np.int64, len(parts)).cumsum()
     return np.frombuffer(b"".join(parts), np.uint8), ends
 

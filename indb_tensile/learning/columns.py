@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from indb_tensile.learning.byte_strings import ByteStrings
+from indb_tensile.learning.byte_strings import ByteStrings, StoredTexts
 from indb_tensile.learning.coded_texts import CodedTexts
 from indb_tensile.learning.row_storage import MEMORY, RowStorage, SelectedRows, gathered, row_blocks, will_need
 
@@ -73,12 +73,11 @@ class ColumnData:
     """The values of one column, and a mask of the rows that are NULL.
 
     `values` has one of these types: int64 or int32; float64 or float32 (the narrow types where the column's SQL type
-    is no wider); bool; object (str, also for documents; a sorted tuple of str for labels; bytes for
-    images, or ByteStrings); float64 seconds, since
-    1970 for dates and timestamps, since midnight for times of day; or, for arrays, float32, float64 or bool of shape
-    (rows, *shape). Decoded images are uint8 (rows, channels, height, width). Values at missing positions are
-    undefined. Compute with `numbers()`. `missing` may be read-only. If `all_finite`, every value that is not NULL is
-    known to be finite.
+    is no wider); bool; object (str, also for documents; a sorted tuple of str for labels; bytes for images), or in
+    its place CodedTexts, StoredTexts or ByteStrings; float64 seconds, since 1970 for dates and timestamps, since
+    midnight for times of day; or, for arrays, float32, float64 or bool of shape (rows, *shape). Decoded images are
+    uint8 (rows, channels, height, width). Values at missing positions are undefined. Compute with `numbers()`.
+    `missing` may be read-only. If `all_finite`, every value that is not NULL is known to be finite.
     """
 
     kind: ColumnKind
@@ -105,6 +104,8 @@ class ColumnData:
         values: Any = self.values
         if isinstance(values, ByteStrings):
             values = values[rows]
+        elif isinstance(values, StoredTexts):
+            values = values.select(rows)
         elif isinstance(values, CodedTexts):
             values = CodedTexts(SelectedRows(values.codes, rows), values.texts)
         else:
@@ -129,7 +130,7 @@ class ColumnData:
     def _stored(self) -> npt.NDArray[Any]:
         """Return the array that is stored: for texts in a file their numbers."""
         values: Any = self.values
-        if isinstance(values, ByteStrings):
+        if isinstance(values, ByteStrings | StoredTexts):
             return values.ends
         return values.codes if isinstance(values, CodedTexts) else self.values
 

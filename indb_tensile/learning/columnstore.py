@@ -3,23 +3,24 @@
 Arrays grow in place (row_storage.py). So the columns need their final size only, whereas joining a list of blocks
 would need twice that. Numbers that COPY sends in four bytes or less are stored in four, and a column without NULL has
 no mask of its own. In a file a text is stored as the number of the text in a list of the column's different texts.
-Sets of labels and documents are stored as texts are.
-The bytes of images follow one another, with the end of each.
+Sets of labels and documents are stored as texts are. Texts that are read as tokens hardly ever repeat, so in a file
+their bytes follow one another, with the end of each, as those of images do everywhere.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from operator import itemgetter
 from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from indb_tensile.learning.byte_strings import ByteStrings, join, joined_bytes
+from indb_tensile.learning.byte_strings import ByteStrings, StoredTexts, join, joined_bytes
 from indb_tensile.learning.coded_texts import CodedTexts, TextCodes, object_bytes
 from indb_tensile.learning.columns import ColumnData, ColumnKind, CopyEncoding, Mask
-from indb_tensile.learning.row_storage import MEMORY, MemoryStorage, RowArray, RowStorage
+from indb_tensile.learning.row_storage import MEMORY, MemoryStorage, RowArray, RowStorage, row_blocks
 from indb_tensile.learning.splits import Hashes, row_hashes
 
+_MOVED_ROWS = 1 << 14  # texts that are moved to a file at a time
 _SPARE = 16  # an array grows by at least 1/16 of its length, so that not every small block moves it
 
 _DTYPES: dict[ColumnKind, Any] = {
@@ -55,9 +56,10 @@ class ColumnStore:
 
     `stored` names the columns to store. The hash of a row is computed from its `identity` columns, which need not be
     stored. If the columns would need more than `limit_bytes` of memory, everything moves to the storage that
-    `overflow` returns, before more memory is allocated. In a file only the different texts need memory. If there is
-    no `overflow`, or if the texts alone exceed the limit, the store calls `refuse` with the number of bytes; `refuse`
-    must raise an exception. `expected_rows` are reserved in a file.
+    `overflow` returns, before more memory is allocated. In a file only the different texts need memory, but for the
+    columns `unlike_texts`, whose texts are expected to be all different and need none. If there is no `overflow`, or
+    if the texts alone exceed the limit, the store calls `refuse` with the number of bytes; `refuse` must raise an
+    exception. `expected_rows` are reserved in a file.
     """
 
     def __init__(
@@ -70,8 +72,9 @@ class ColumnStore:
         refuse: Callable[[int], None],
         overflow: Callable[[], RowStorage] | None = None,
         expected_rows: int = 0,
+        unlike_texts: Collection[str] = (),
     ) -> None:
-        self._columns = {name: StoredColumn(wires[name]) for name in stored}
+        self._columns = {name: StoredColumn(wires[name], unlike_texts=name in unlike_texts) for name in stored}
         self._identity = tuple(identity)
         self._hashes = _GrowingArray((), np.dtype(np.uint64))
         self._limit_bytes = limit_bytes
@@ -172,12 +175,13 @@ class StoredColumn:
     The shape of an array column is unknown until its first array arrives; rows before that are only counted.
     """
 
-    def __init__(self, wire: CopyEncoding) -> None:
+    def __init__(self, wire: CopyEncoding, *, unlike_texts: bool = False) -> None:
         self._kind = wire.kind
+        self._unlike_texts = unlike_texts and wire.kind is ColumnKind.TEXT
         self._narrow = _NARROW.get(wire.item) if wire.kind in (ColumnKind.INTEGER, ColumnKind.FLOAT) else None
         self._missing: _GrowingArray | None = None  # None while no value is missing
         self._values: _GrowingArray | None = None
-        self._ends: _GrowingArray | None = None  # of the bytes of each row, in a column of images
+        self._ends: _GrowingArray | None = None  # of the bytes of each row: of images, and of texts in a file
         self._codes: TextCodes | None = None  # of a text column in a file
         self._storage: RowStorage = MEMORY
         self._expected_rows = 0
@@ -208,8 +212,8 @@ class StoredColumn:
     def add(self, block: ColumnData) -> None:
         """Append the rows of a block."""
         self._add_mask(block.missing)
-        if self._kind is ColumnKind.IMAGE:
-            self._add_bytes(block)
+        if self._kind is ColumnKind.IMAGE or (self._unlike_texts and not isinstance(self._storage, MemoryStorage)):
+            self._add_bytes(block.values)
             return
         if self._kind is ColumnKind.ARRAY and block.shape == (0,):
             self._empty_rows += len(block.missing)
@@ -223,12 +227,12 @@ class StoredColumn:
         if self._all_finite and np.issubdtype(values.dtype, np.floating):
             self._all_finite = bool(np.isfinite(values).all())
 
-    def _add_bytes(self, block: ColumnData) -> None:
+    def _add_bytes(self, values: npt.NDArray[Any]) -> None:
         """Append the bytes of each row to those of the rows before."""
         if self._values is None or self._ends is None:
             self._values = self._new_array((), np.dtype(np.uint8))
             self._ends = self._new_array((), np.dtype(np.int64))
-        joined, ends = join(block.values)
+        joined, ends = join(values)
         self._ends.add(ends + self._values.rows)
         self._values.add(joined)
 
@@ -239,7 +243,12 @@ class StoredColumn:
             self._missing.move(storage, expected_rows)
         if self._ends is not None:
             self._ends.move(storage, expected_rows)
-        if np.dtype(_DTYPES[self._kind]).hasobject:
+        if self._unlike_texts:
+            texts, self._values = self._values, None
+            if texts is not None:
+                for start, end in row_blocks(texts.rows, _MOVED_ROWS):
+                    self._add_bytes(texts.whole()[start:end])
+        elif np.dtype(_DTYPES[self._kind]).hasobject:
             texts = self._values
             self._codes, self._values = TextCodes(), self._new_array((), np.dtype(np.int32))
             if texts is not None:
@@ -268,8 +277,9 @@ class StoredColumn:
         if self._values is not None:
             values = self._values.whole()
             if self._ends is not None:
-                values = cast(npt.NDArray[Any], ByteStrings(values, self._ends.whole()))
-                return ColumnData(kind=self._kind, values=values, missing=missing)
+                strings = ByteStrings(values, self._ends.whole())
+                own = StoredTexts(strings) if self._kind is ColumnKind.TEXT else strings
+                return ColumnData(kind=self._kind, values=cast(npt.NDArray[Any], own), missing=missing)
             self._storage.read_in_turns(values)
             if self._codes is not None:
                 values = cast(npt.NDArray[Any], CodedTexts(values, self._codes.texts()))

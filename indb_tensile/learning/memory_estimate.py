@@ -104,10 +104,11 @@ class MemoryEstimate:
 
     `columns_bytes` is the size of all columns as they are read, with the combined column of several targets and the
     pixels of decoded images. `kept_bytes` is the part of it that stays in memory until all rows are encoded: the
-    targets, image files, and columns of Python objects (texts, labels and documents), whose memory cannot be released
-    page by page. `distinct_texts_bytes` is what stays in memory of texts if the rows are in a file: each different
-    text once. `encoded_bytes` is the size of the tensors, `held_out_bytes` that of the test rows as they were read,
-    and `fit_bytes` the temporary memory of fitting an encoder.
+    targets, image files, and columns of Python objects (texts, labels and documents), whose memory cannot be
+    released page by page. `distinct_texts_bytes` is what stays in memory of texts if the rows are in a file: each
+    different text once, but none of those that are read as tokens. `encoded_bytes` is the size of the tensors,
+    `held_out_bytes` that of the test rows as they were read, and `fit_bytes` the temporary memory of fitting an
+    encoder.
     """
 
     statistics: Statistics
@@ -260,7 +261,11 @@ def estimate_memory(
         statistics=statistics,
         columns_bytes=columns_bytes,
         kept_bytes=sum(columns[name] for name in kept_names) + combined_bytes,
-        distinct_texts_bytes=sum(_distinct_texts_bytes(statistics, name) for name in stored_names),
+        distinct_texts_bytes=sum(
+            _distinct_texts_bytes(statistics, name)
+            for name in stored_names
+            if name in targets or options.encoding(name) != feature_options.TOKENS  # a file has such texts themselves
+        ),
         # Features and outputs take 4 bytes each, except the first output: it counts as 8, because it may be the
         # number of a class.
         encoded_bytes=rows * (4 * (width + outputs - 1) + _TARGET_BYTES) + pixels_bytes,

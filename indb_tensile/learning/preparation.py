@@ -20,7 +20,7 @@ from indb_tensile.learning.datareport import Fact, ReportInput, report_data
 from indb_tensile.learning.decoded_images import SkippedRows
 from indb_tensile.learning.earlystop import EarlyStop
 from indb_tensile.learning.encoded_parts import Part, encode_parts
-from indb_tensile.learning.feature_options import FeatureOptions
+from indb_tensile.learning.feature_options import TOKENS, FeatureOptions
 from indb_tensile.learning.forecast_table import ForecastRows, WindowTable, window_table
 from indb_tensile.learning.hyperparams import TrainingSettings, settings_of
 from indb_tensile.learning.input_bins import input_figures
@@ -164,6 +164,7 @@ def prepare(
         key=checked.split.key if snapshot is None else snapshot.key,
         part_tables=spec.part_tables if snapshot is None else {},
         label_columns=spec.target_columns if spec.task is Task.MULTILABEL else (),
+        has_unlike_texts=lambda name: name not in spec.target_columns and checked.options.encoding(name) == TOKENS,
         limits=limits,
         on_statistics=check_estimate,
     )

@@ -66,6 +66,7 @@ def read(
     key: Sequence[str] | None = None,
     part_tables: Mapping[str, PartTable] = MappingProxyType({}),
     label_columns: Collection[str] = (),
+    has_unlike_texts: Callable[[str], bool] = lambda _: False,
     limits: ReadLimits | None = None,
     on_statistics: _StatisticsCallback = lambda _columns, _statistics: True,
 ) -> TableData:
@@ -76,9 +77,10 @@ def read(
     read the columns. `key` names the columns that identify rows in a copy without a primary key; None means the
     relation's primary key. `part_tables` are the tables of parts of the split; their rows follow those of the
     relation, and they must have the chosen columns with the same types. Arrays of integers in `label_columns` are
-    read as sets of labels. `on_statistics` is called with the tables' statistics before they are read, again when the
-    first arrays have given their shapes, and again if there are more rows than the statistics said; it may raise an
-    exception. If it returns False, the columns go to `limits.overflow`. If a relation is changed while it is read,
+    read as sets of labels. `has_unlike_texts` says of which columns nearly every text is another one, so that a file
+    has the texts themselves. `on_statistics` is called with the tables' statistics before they are read, again when
+    the first arrays have given their shapes, and again if there are more rows than the statistics said; it may raise
+    an exception. If it returns False, the columns go to `limits.overflow`. If a relation is changed while it is read,
     the read is repeated and `choose` and `on_statistics` are called again. Raises MissingError, PrivilegeError,
     DataError, RequestError and UnreadableError for faults that the user can correct, TableBusyError if another
     session locks a table for longer than the limit,
@@ -100,7 +102,8 @@ def read(
                 require_role_grants(connection, each.located, owner_oid, chosen)
             require_grants(connection, each.located, chosen if place else (*chosen, *described.key))
         parts = dict(zip(part_tables, others, strict=True))
-        return _copy_rows(connection, described, parts, chosen, limits, on_statistics)
+        unlike_texts = tuple(name for name in chosen if has_unlike_texts(name))
+        return _copy_rows(connection, described, parts, chosen, unlike_texts, limits, on_statistics)
 
     relations = (relation, *(table.relation for table in part_tables.values()))
     return with_locked_relations(connection, relations, limits, copied, key)
@@ -200,6 +203,7 @@ def _copy_rows(
     described: DescribedRelation,
     parts: Mapping[str, DescribedRelation],
     chosen: Sequence[str],
+    unlike_texts: Collection[str],
     limits: ReadLimits,
     on_statistics: _StatisticsCallback,
 ) -> TableData:
@@ -241,6 +245,7 @@ def _copy_rows(
         refuse=refuse,
         overflow=limits.overflow,
         expected_rows=statistics.rows,
+        unlike_texts=unlike_texts,
     )
     place(statistics)
     decoder = CopyDecoder(tuple(wires.items()), sink)
@@ -364,15 +369,16 @@ def _too_large_error(
     texts: tuple[str, int] | None,
 ) -> DataError:
     """Return the error for a table in memory, or in a file: then `texts` is the column with the largest texts."""
-    subject, detail = f"table {located} takes", ""
+    subject, detail, read_as_tokens = f"table {located} takes", "", ""
     if texts is not None:
         subject = f"the different texts of table {located} take"
         detail = f'Those of column "{texts[0]}" take the most: {size(texts[1])}. '
+        read_as_tokens = "read long texts as tokens (preprocess), which take no memory, "
     return DataError(
         f"{subject} more memory than a trainer may use to read it: {size(size_bytes)}, and the limit is "
         f"{size(limits.size_bytes)}",
         detail=f"{detail}That is after {rows} rows; on disk the table takes {size(stored_bytes)}, possibly "
         "compressed.",
-        hint="Leave columns out with exclude, train on fewer rows, or let the administrator raise "
+        hint=f"Leave columns out with exclude, {read_as_tokens}train on fewer rows, or let the administrator raise "
         "TENSILE_READ_LIMIT_BYTES.",
     )

@@ -109,6 +109,8 @@ def test_texts_that_exceed_the_limit_are_refused_although_the_rows_may_be_stored
     )
     few = estimate_of({"t": TEXT, "y": FLOAT}, columns={"t": statistics(width_bytes=100, distinct=10)})
     few.check("public.t", memory)
+    tokens = estimate_of({"t": TEXT, "y": FLOAT}, columns=columns, preprocess={"encode": "tokens"})
+    tokens.check("public.t", memory)
 
 
 def test_arrays_are_estimated_by_statistics_and_then_by_the_first_array() -> None:

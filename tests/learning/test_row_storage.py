@@ -5,6 +5,7 @@ import re
 import resource
 import signal
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -32,6 +33,7 @@ from indb_tensile.learning import (
 from indb_tensile.learning.batch_order import batches
 from indb_tensile.learning.batch_prefetch import BatchPrefetcher
 from indb_tensile.learning.block_cache import BlockCache
+from indb_tensile.learning.byte_strings import StoredTexts
 from indb_tensile.learning.encoded_parts import Part
 from indb_tensile.learning.locked_relation import ReadLimits
 from indb_tensile.learning.memory_estimate import RowMemoryLimits
@@ -68,7 +70,12 @@ select i::int8 as id, i % 9 + 1 as skewed, exp(i % 11 - 5) as steep, (i % 83)::r
        case when i % 19 > 0 then i * 31 % 101 / 3.0 end as y, case when i % 19 > 0 then 'class ' || i % 3 end as c
   from generate_series(1, 3000) as i, lateral (select i % 60 as k) as document;
 create table graded as select * from typed;
-grant select on kinds, keyed, repeated, typed, graded to tensile_reader;
+create table written as
+select i::int8 as id, case when i % 13 > 0 then 'Ticket ' || i || ' of ' || repeat('naïve café ', i % 5) end as body,
+       case when i % 5 > 0 then 'team ' || i % 3 else '' end as team, i % 7 as place,
+       case when i % 19 > 0 then 'class ' || i % 3 end as c
+  from generate_series(1, 3000) as i;
+grant select on kinds, keyed, repeated, typed, graded, written to tensile_reader;
 analyze keyed, typed
 """
 PATHS = {"a.n": "number", "b": "boolean", "l": "labels", "w": "text", "t": "time"}
@@ -97,6 +104,12 @@ OPTIONS: dict[str, dict[str, Any]] = {
             "missing": {"w": "most_frequent", "span": "most_frequent", "t": "median", "doc.w": {"constant": "q1"}},
             "paths": {"doc": PATHS},
         },
+    },
+    "written": {
+        "target": "c",
+        "task": Task.CLASSIFICATION,
+        "architecture": {"type": "wide_and_deep"},
+        "preprocess": {"encode": {"body": "tokens", "team": "tokens"}, "missing": {"team": "most_frequent"}},
     },
     "graded": {
         "target": "y",
@@ -136,7 +149,11 @@ def bits(ready: Prepared) -> dict[str, Any]:
         },
         "encoded again": ready.preprocessor.transform(ready.held_out).tobytes() == ready.test.x.numpy().tobytes(),
         "held out": {
-            name: (np.array(data.values[:]).tolist(), data.missing.tolist()) for name, data in ready.held_out.items()
+            name: [
+                None if gone else value
+                for value, gone in zip(np.array(data.values[:]).tolist(), data.missing.tolist(), strict=True)
+            ]
+            for name, data in ready.held_out.items()
         },
         "preprocessor": ready.preprocessor.to_json(),
         "report": [fact.to_json() for fact in ready.report],
@@ -155,11 +172,19 @@ def fed(ready: Prepared) -> list[bytes]:
 
 
 DAILY = {  # each table, with or without blocks
-    *(("kinds", True), ("keyed", False), ("repeated", True), ("wide", False), ("typed", True), ("graded", True))
+    *(
+        ("kinds", True),
+        ("keyed", False),
+        ("repeated", True),
+        ("wide", False),
+        ("typed", True),
+        ("graded", True),
+        ("written", False),
+    )
 }
 
 
-@pytest.mark.by_day("kinds-", "keyed-")
+@pytest.mark.by_day("kinds-", "keyed-", "written-")
 @pytest.mark.parametrize(
     ("table", "small_blocks"), nightly_unless(lambda case: case in DAILY, product(OPTIONS, (False, True)))
 )
@@ -295,6 +320,10 @@ def test_different_texts_that_exceed_the_limit_are_refused(tables: Database, tmp
     assert re.match(r'Those of column "t" take the most: .* kB', error.value.detail)
     assert "exclude" in error.value.hint
     assert list(tmp_path.iterdir()) == []
+    tokens = replace(spec, architecture={"type": "tabm"}, preprocess={"encode": "tokens"})
+    with tables.connect("tensile_reader") as reader:
+        ready = prepare(reader, tokens, limits=limits)
+    assert isinstance(ready.held_out["t"].values, StoredTexts), "texts that are read as tokens take no memory"
 
 
 def test_copies_for_fits_take_the_space_of_one(tmp_path: Path) -> None:
