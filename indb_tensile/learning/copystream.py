@@ -25,14 +25,17 @@ def blocks(
     block_bytes: int,
     large_bytes: int,
     check_size: Callable[[int], None],
+    first_bytes: int | None = None,
 ) -> Iterator[bytearray]:
     """Yield the messages, joined to blocks of at least `block_bytes`, except for the last. A message is never split.
 
+    The first block has at least `first_bytes` instead, if given, so that its rows can be used while others arrive.
     The caller owns each block. `check_size` is called with the size of each message of more than `large_bytes` before
     the message is stored; it may raise an exception. Raises psycopg's exception for an error of the server.
     """
     block = bytearray()
     first = True
+    least_bytes = block_bytes if first_bytes is None else first_bytes
     while part := copy.read():
         if len(part) > large_bytes:
             check_size(len(part))
@@ -40,10 +43,10 @@ def blocks(
         last_bytes = _EMPTY_BYTES if first else _TRAILER_BYTES
         first = False
         if len(part) != last_bytes:
-            _append_arriving(connection, block, block_bytes, large_bytes, check_size)
-        if len(block) >= block_bytes:
+            _append_arriving(connection, block, least_bytes, large_bytes, check_size)
+        if len(block) >= least_bytes:
             yield block
-            block = bytearray()
+            block, least_bytes = bytearray(), block_bytes
     if block:
         yield block
 

@@ -195,6 +195,7 @@ def _require_complete_grants(connection: Connection, role: str, tables: Sequence
         raise PrivilegeError(f"role {role} may not read {subject}", hint=f"Run: {' '.join(missing)}")
 
 
+_FIRST_BYTES = 256 << 10  # of rows that are handed over: a session waits for the first ones
 UNCHECKED_ROW_BYTES = 16 << 20  # rows up to this size are decoded before the memory limit is checked
 
 
@@ -324,7 +325,12 @@ def copy_tables(
         copying = sql.SQL(statement("copy_table")).format(table=quoted(table), columns=columns)
         with connection.cursor() as cursor, cursor.copy(copying) as copy:
             arriving = blocks(
-                copy, connection, block_bytes=BLOCK_BYTES, large_bytes=UNCHECKED_ROW_BYTES, check_size=check_row_size
+                copy,
+                connection,
+                block_bytes=BLOCK_BYTES,
+                large_bytes=UNCHECKED_ROW_BYTES,
+                check_size=check_row_size,
+                first_bytes=_FIRST_BYTES if handed_over else None,
             )
             if handed_over:
                 for block in arriving:

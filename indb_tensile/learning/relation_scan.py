@@ -95,7 +95,7 @@ def scan(
         sink = begin(
             tuple((name, wires[name]) for name in columns.features), statistics.rows if statistics.analyzed else None
         )
-        stream = SegmentStream(len(columns.names), sink)
+        stream = SegmentStream(len(columns.names), sink, block_bytes=1)  # the blocks have a good size already
         copy_tables(
             connection, described.located, columns.names, stream, lambda _: None, _check_row_size, handed_over=shared
         )

@@ -19,9 +19,19 @@ def stream(
     block_bytes: int = 4096,
     large_bytes: int = 1 << 30,
     check_size: Callable[[int], None] = lambda _: None,
+    first_bytes: int | None = None,
 ) -> list[bytearray]:
     with connection.cursor() as cursor, cursor.copy(f"copy ({query}) to stdout (format binary)".encode()) as copy:
-        return list(blocks(copy, connection, block_bytes=block_bytes, large_bytes=large_bytes, check_size=check_size))
+        return list(
+            blocks(
+                copy,
+                connection,
+                block_bytes=block_bytes,
+                large_bytes=large_bytes,
+                check_size=check_size,
+                first_bytes=first_bytes,
+            )
+        )
 
 
 @pytest.mark.by_day("-0", "-1", "-2", "-7", "% 40)-50000")
@@ -40,6 +50,13 @@ def test_blocks_have_the_requested_size_and_end_between_rows(database: Database)
     with database.connect() as connection:
         blocks = stream(connection, "select i::bigint from generate_series(1, 10000) as i", block_bytes=1400)
     assert {len(block) for block in blocks[1:-1]} == {1400}  # a hundred rows of 14 bytes
+
+
+def test_the_first_block_may_be_smaller(database: Database) -> None:
+    query = "select i::bigint from generate_series(1, 1000) as i"
+    with database.connect() as connection:
+        blocks = stream(connection, query, block_bytes=1400, first_bytes=140)
+    assert [len(block) for block in blocks] == [19 + 9 * 14, *[1400] * 9, 91 * 14 + 2]
 
 
 @pytest.mark.parametrize("failing", [1, 2, 5_000, 10_000])
