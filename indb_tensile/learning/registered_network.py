@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from indb_tensile.errors import DatabaseError, RequestError, UnsupportedError
 from indb_tensile.learning.network_tokens import NetworkTokenizer
+from indb_tensile.learning.torchvision_operators import declare_missing_operators
 from indb_tensile.request.pretrained_rules import (
     FAMILIES,
     first_position,
@@ -181,6 +182,7 @@ def require_pretrained_libraries() -> None:
 def _import(name: str) -> ModuleType:
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing of ours downloads, and nothing that it calls should
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    declare_missing_operators()  # transformers imports torchvision if that is installed
     try:
         module = __import__(name, fromlist=["_"])
     except ImportError as error:

@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import metadata
-from importlib.util import find_spec
 from pathlib import Path
 from tempfile import gettempdir
 from types import MappingProxyType
@@ -271,28 +270,10 @@ def _torchvision(function: str, **settings: Any) -> Callable[[int], "nn.Module"]
 
 
 def _declare_missing_operators() -> None:
-    """Declare torchvision's C++ operators if its library does not load.
+    # Imported here because the names of the networks are listed without torch.
+    from indb_tensile.learning.torchvision_operators import declare_missing_operators
 
-    A torchvision built for CUDA refers to them on import, and its library does not load beside a torch without CUDA.
-    They are box operators of detection models, which no network here calls. Where the library loads, they exist, and
-    a second declaration would end the process.
-    """
-    import torch
-
-    global _declared
-    spec = find_spec("torchvision")
-    if _declared is not None or spec is None or spec.origin is None:
-        return
-    try:
-        torch.ops.load_library(Path(spec.origin).with_name("_C.so"))  # type: ignore[no-untyped-call]
-    except OSError:
-        library: Any = torch.library.Library
-        _declared = library("torchvision", "FRAGMENT")
-        for name in ("nms", "qnms"):
-            _declared.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-
-
-_declared: Any = None  # keeps the library object alive, on which the declarations depend
+    declare_missing_operators()
 
 
 def _vit_s(pixels: int) -> "nn.Module":
