@@ -12,7 +12,7 @@ set -eu
 cd "$(dirname "$0")/.."
 . examples/setup.sh
 
-PARTS="slow properties native manual chaos chaos-default-lease chaos-ranks controllers soak-rounds soak"
+PARTS="slow properties timm native manual chaos chaos-default-lease chaos-ranks controllers soak-rounds soak"
 for part in "$@"; do
   case " $PARTS " in *" $part "*) ;; *) die "there is no part $part; the parts are: $PARTS" ;; esac
 done
@@ -26,10 +26,22 @@ seed=${SEED:-1}
 # As in tests/run.sh: idle threads of numpy's OpenBLAS and of OpenMP spin.
 idle_threads="OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1"
 
+# Install timm and torchvision beside the environment, because every other test shall run without them. Without their
+# dependencies, because torchvision would bring another build of torch; it is the one for torch 2.13.
+install_timm() {
+  wanted="timm>=1.0 torchvision==0.28.0"
+  fresh timm "$wanted" && [ -d .cache/timm ] && return 0
+  rm -rf .cache/timm
+  # shellcheck disable=SC2086
+  pip_install --no-deps --target .cache/timm $wanted
+  printf '%s' "$wanted" >.venv/.timm
+}
+
 title_of() {
   case $1 in
     slow) echo "tests that take long" ;;
     properties) echo "properties, with many random examples" ;;
+    timm) echo "networks of timm, which lies beside the environment" ;;
     native) echo "native tests under the address, undefined-behaviour and thread sanitizers" ;;
     manual) echo "the manual: dead links and references" ;;
     chaos) echo "chaos: 500 events at a lease of 6 s" ;;
@@ -46,6 +58,9 @@ run_part() {
   case $1 in
     slow) env $idle_threads $tests -m "nightly and not hypothesis" ;;
     properties) env $idle_threads $tests -m hypothesis --hypothesis-profile=search ;;
+    timm)
+      install_timm && env $idle_threads PYTHONPATH="$(pwd)/.cache/timm" $tests -m "" -k timm tests/learning/test_timm.py \
+        tests/bench/test_exact.py tests/executor/capture/test_step_numbers.py tests/e2e/test_timm.py ;;
     native) sh tests/native/run.sh ;;
     manual) sh docs/build.sh ;;
     chaos) $tensile bench chaos --lease 6 --events 500 --seed "$seed" ;;

@@ -26,6 +26,7 @@ from indb_tensile.learning.layers import Shape, output_shape, stack
 from indb_tensile.learning.member_mean import OutputKind, output_kind_of
 from indb_tensile.learning.pretrained_vectors import PretrainedVectors
 from indb_tensile.learning.registered_network import RegisteredNetwork
+from indb_tensile.learning.timm_network import TimmNetwork, library_version
 from indb_tensile.request.network_rules import (
     ANOMALY_ARCHITECTURES,
     ARCHITECTURES,
@@ -135,6 +136,8 @@ def _network(
     if architecture["type"] in FORECAST_ARCHITECTURES:
         return forecast_network(architecture["type"], _values(architecture), input_shape, outputs)
     if architecture["type"] in IMAGE_ARCHITECTURES and len(input_shape) == 3:
+        if architecture["type"] == "timm":
+            return TimmNetwork(_values(architecture), input_shape, outputs)
         return image_network(architecture["type"], _values(architecture), input_shape, outputs)
     if architecture["type"] in ANOMALY_ARCHITECTURES:
         return _autoencoder(_values(architecture), input_shape)
@@ -248,6 +251,14 @@ def with_layout(architecture: dict[str, Any], layout: Mapping[str, Any]) -> dict
                 hint=f'Leave "{name}" out: it is counted from the columns.',
             )
     return architecture | own
+
+
+def library_of(architecture: Mapping[str, Any]) -> dict[str, str]:
+    """Return the version of timm, which a version of a model stores if timm has its network, else nothing.
+
+    Raises UnsupportedError if timm is needed and not installed.
+    """
+    return {"library_version": library_version()} if architecture["type"] == "timm" else {}
 
 
 def without_layout(architecture: dict[str, Any]) -> dict[str, Any]:
@@ -366,20 +377,24 @@ def _convolutions(values: Mapping[str, Any], input_shape: Shape) -> list[dict[st
 
 
 def _with_fresh_parameters(module: nn.Module, seed: int) -> nn.Module:
-    """Initialise every parameter and buffer in the order of the modules; those of a registered network are its own.
+    """Initialise every parameter and buffer in the order of the modules, except those of another library.
 
     The random numbers come from a fork of torch's generator, so the global random state does not change.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         pretrained = [part for part in module.modules() if isinstance(part, PretrainedVectors)]
-        registered = {id(own) for part in pretrained for own in part.encoder.modules()}
+        by_library = [part for part in module.modules() if isinstance(part, TimmNetwork)]
+        foreign = [*(part.encoder for part in pretrained), *(part.network for part in by_library)]
+        others = {id(own) for network in foreign for own in network.modules()}
         for part in module.modules():
-            reset = None if id(part) in registered else getattr(part, "reset_parameters", None)
+            reset = None if id(part) in others else getattr(part, "reset_parameters", None)
             if reset is not None:
                 reset()
         for part in pretrained:
             part.load_network()
+        for network in by_library:
+            network.draw_weights()
     return module
 
 

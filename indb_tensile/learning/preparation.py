@@ -321,13 +321,13 @@ def _completed(
     forecast: ForecastRows | None,
     network: RegisteredNetwork | None,
 ) -> dict[str, Any]:
-    """Return the architecture with the layout of encoded rows and the digest of a registered network."""
+    """Return the architecture with the layout of encoded rows and what identifies a network of a library."""
     layout = preprocessor.layout | preprocessor.part_layout | ({} if forecast is None else forecast.recipe.layout)
     if (pair := preprocessor.target.pair) is not None:
         parts = [(part.feature, part.begin, part.end) for part in preprocessor.parts]
         layout |= {"item_ranges": list(item_ranges(parts, pair.items))}
-    digest = {} if network is None else {"digest": network.digest}
-    return architectures.with_layout(architecture, layout) | digest
+    own = {} if network is None else {"digest": network.digest}
+    return architectures.with_layout(architecture, layout) | own | architectures.library_of(architecture)
 
 
 def _fit_target(table: TableData, spec: JobSpec, known: Rows, parts: Parts) -> TargetEncoding:

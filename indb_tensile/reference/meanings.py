@@ -103,6 +103,7 @@ ARCHITECTURES: dict[str, str] = {
     "cnn": "Blocks of convolutions and pooling, then fully connected layers.",
     "resnet": "Stages of residual blocks, then the mean over the places of the image.",
     "vit": "Blocks of attention between the patches of an image, then their mean.",
+    "timm": "A network of the library [timm](https://huggingface.co/docs/timm), without pretrained weights.",
     "layers": "A list of layers that you define; see the list below.",
     "tabm": "An ensemble of fully connected networks that share most of their weights (TabM, Gorishniy and others "
     "2025). A prediction is the mean of the members.",
@@ -185,6 +186,12 @@ ARCHITECTURE: dict[str, str] = {
     "patch": "Height and width of the patches into which the image is divided.",
     "vit.width": "Length of the vector of each patch.",
     "vit.heads": "Attention heads; must divide `width`.",
+    "name": "The name of the network in timm, without a tag, such as `resnet18` or `vit_tiny_patch16_224`.",
+    "drop_rate": "The share of the last vector that training sets to zero at random. Null: that of timm, mostly 0.",
+    "drop_path_rate": "The share of rows for which training leaves out the last block at random; for earlier blocks "
+    "the share is smaller. Not every network has this. Null: that of timm, mostly 0.",
+    "library_version": "The version of timm. Null: the installed one; a controller with another one refuses the "
+    "training.",
     "images": "Channels, height and width of each column of images. Null: they follow from the columns; any other "
     "numbers are refused.",
     "vocabularies": "Numbers of different tokens of the columns of texts. Null: counted from the columns; any other "

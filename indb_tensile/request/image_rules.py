@@ -6,7 +6,7 @@ The rules need the first bytes of a value only: nothing here decodes an image.
 from typing import Any
 
 from ..errors import RequestError
-from .network_rules import PAIR_ARCHITECTURES, TABLE_ARCHITECTURES
+from .network_rules import IMAGE_ARCHITECTURES, PAIR_ARCHITECTURES, TABLE_ARCHITECTURES
 from .parameter_rules import Json
 
 IMAGE = "image"  # the encoding, and the kind of a column of bytea
@@ -38,7 +38,7 @@ def format_of(head: bytes) -> str | None:
 
 def image_kinds() -> tuple[str, ...]:
     """Return the networks that read images."""
-    return ("auto", "cnn", "resnet", "vit", "mlp", "layers", *TABLE_ARCHITECTURES, *PAIR_ARCHITECTURES)
+    return ("auto", "cnn", *IMAGE_ARCHITECTURES, "mlp", "layers", *TABLE_ARCHITECTURES, *PAIR_ARCHITECTURES)
 
 
 def check_images(architecture: Json, preprocess: Json, images: int, others: int, hyperparams: Json) -> None:
@@ -57,7 +57,7 @@ def check_images(architecture: Json, preprocess: Json, images: int, others: int,
             hint=f"Give one of {', '.join(image_kinds())}, or leave the images out with exclude.",
         )
     single = images == 1 and not others
-    if kind in ("cnn", "resnet", "vit") and not single:
+    if kind in ("cnn", *IMAGE_ARCHITECTURES) and not single:
         raise RequestError(
             f"architecture {kind} reads one image, and the features are {_counted(images, 'image')} and "
             f"{_counted(others, 'other column')}",

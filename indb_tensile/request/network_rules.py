@@ -14,6 +14,7 @@ from .abbreviation import shown
 from .near_names import did_you_mean
 from .parameter_rules import Json, Rule, check_parameters, fill_defaults
 from .pretrained_rules import MOST_POSITIONS, MOST_VOCABULARY, PRETRAINED, check_pretrained
+from .timm_rules import TIMM, check_timm
 
 ACTIVATIONS = ("relu", "gelu", "tanh", "sigmoid", "silu")
 SEQUENCE_OUTPUTS = ("last", "mean", "sequence")
@@ -120,6 +121,7 @@ ARCHITECTURES: dict[str, dict[str, Rule]] = {
         "dropout": _DROPOUT,
         "input_shape": _INPUT_SHAPE,
     },
+    "timm": {**TIMM, "input_shape": _INPUT_SHAPE},
     "layers": {"layers": {"type": "layers"}, "input_shape": _INPUT_SHAPE},
     "tabm": {
         "members": {"type": "integer", "minimum": 1, "maximum": 256, "default": 8},
@@ -224,7 +226,7 @@ ARCHITECTURES: dict[str, dict[str, Rule]] = {
         "iterations": {"type": "integer", "minimum": 1, "maximum": 100000, "default": 1000},
     },
 }
-IMAGE_ARCHITECTURES = ("resnet", "vit")  # modules of their own; `cnn` stands for a list of layers
+IMAGE_ARCHITECTURES = ("resnet", "vit", "timm")  # modules of their own; `cnn` stands for a list of layers
 ESTIMATORS = ("boosting", "linear")  # models of scikit-learn, fitted on the processor: they take no device memory
 ANOMALY_ARCHITECTURES = ("autoencoder",)
 PAIR_ARCHITECTURES = ("two_towers",)
@@ -329,6 +331,8 @@ def check_architecture(declaration: Json) -> Json:
         _check_embeddings(kind, checked)
     if kind == "pretrained":
         check_pretrained(checked)
+    if kind == "timm":
+        check_timm(checked)
     if kind == "vit":
         _check_heads(kind, fill_defaults(checked, ARCHITECTURES[kind]), "width", "heads")
     return {"type": kind} | checked
@@ -370,13 +374,14 @@ LAYOUT_PARAMETERS = (
     "images",
     *_PART_LAYOUT,
     *_SIDE_LAYOUT,
-)  # follow from the columns of the table, and are no user's choice
+    "library_version",
+)  # follow from the columns of the table or from what is installed, and are no user's choice
 _SHAPING = (  # the parameters that decide the shapes of weights
     *("hidden", "channels", "kernel", "depth", "batch_norm", "members", "width", "blocks", "crosses"),
     *("number_embedding", "embedding_width", "bins", "frequencies"),
     *("text_encoder", "text_width", "text_kernel", "text_blocks"),
     *("units", "layers", "code"),
-    *("digest", "train", "lora"),
+    *("digest", "train", "lora", "name"),
     *("image_encoder", "image_width", "image_blocks", "image_patch", "stages", "patch"),
 )
 

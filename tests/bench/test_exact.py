@@ -8,6 +8,7 @@ from indb_tensile.bench.commands.exact import ExactOptions, measure
 from indb_tensile.bench.harness.declared_networks import LAYERS_OF_KINDS
 from indb_tensile.bench.harness.network_kinds import KINDS
 from indb_tensile.bench.harness.networks import NETWORKS
+from indb_tensile.bench.harness.timm_networks import missing_package
 from indb_tensile.bench.harness.trial import TrainingSubject
 from indb_tensile.request.hyperparam_rules import HYPERPARAMS
 from indb_tensile.request.loss_rules import LOSSES
@@ -66,8 +67,9 @@ def test_every_loss_schedule_and_optimizer_trains_a_kind() -> None:
 
 def test_every_network_that_a_request_may_name_is_a_kind() -> None:
     named = {kind.architecture or kind.name for kind in KINDS.values()}
+    absent = set() if missing_package() is None else {"timm"}
     # `auto` is one of the others, and models of scikit-learn have no plan.
-    assert set(ARCHITECTURES) - named == {"auto", *ESTIMATORS}
+    assert set(ARCHITECTURES) - named == {"auto", *ESTIMATORS, *absent}
     texts, images = TEXT_ENCODERS, IMAGE_ENCODERS
     assert {*(f"text_{name}" for name in texts), *(f"image_{name}" for name in images)} <= set(KINDS)
 

@@ -251,6 +251,7 @@ def check_same_predictions(
 NO_FILE = dict.fromkeys(FORECAST_ARCHITECTURES, "which has no file") | {
     "autoencoder": "which has no file",
     "pretrained": "needs a registered network",
+    "timm": "needs timm, which the environment of the suite lacks",
 }
 OF_IMAGES: dict[str, Any] = {
     "cnn": {"type": "cnn", "channels": [4]},

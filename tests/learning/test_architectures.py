@@ -119,7 +119,7 @@ def test_a_bidirectional_network_reads_the_whole_sequence_in_both_directions() -
 @pytest.mark.parametrize(
     ("architecture", "fault", "hint"),
     [
-        ({"type": "lenet"}, 'unknown architecture "lenet"', "auto, mlp, cnn, resnet, vit, layers"),
+        ({"type": "lenet"}, 'unknown architecture "lenet"', "auto, mlp, cnn, resnet, vit, timm, layers"),
         ({}, 'lacks the key "type"', "mlp"),
         ({"type": "mlp", "width": 3}, 'unknown parameter "width"', "hidden"),
         ({"type": "mlp", "hidden": [0]}, r'"hidden" is \[0\]', "at least 1"),

@@ -175,7 +175,7 @@ _NO_SUCH_COLUMN = f"The columns are {_COLUMNS}."
                 "22023",
                 'unknown architecture "perceptron"',
                 None,
-                "Give a name (auto, mlp, cnn, resnet, vit, layers, tabm, residual_mlp, ft_transformer, "
+                "Give a name (auto, mlp, cnn, resnet, vit, timm, layers, tabm, residual_mlp, ft_transformer, "
                 "dcn, wide_and_deep, autoencoder, two_towers, window_mlp, dlinear, tcn, window_lstm, pretrained, "
                 "boosting, linear), a JSON object such as "
                 '{"type": "mlp", "hidden": [64, 64], "dropout": 0.1}, or a list of layers such as '

@@ -74,7 +74,7 @@ def test_unknown_type_of_an_architecture_is_refused(value: str, message: str) ->
     error = error_of(architecture=value)
 
     assert (error["sqlstate"], error["message"]) == ("22023", message)
-    assert error["hint"].startswith("Give a name (auto, mlp, cnn, resnet, vit, layers, tabm")
+    assert error["hint"].startswith("Give a name (auto, mlp, cnn, resnet, vit, timm, layers, tabm")
 
 
 def test_too_deeply_nested_architecture_is_refused() -> None:

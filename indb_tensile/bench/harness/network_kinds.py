@@ -1,6 +1,7 @@
 """Kinds of small networks that together cover what a captured step must compute exactly, under any plan.
 
 Networks of the literature appear as one or two of their blocks; each architecture that a request may name is whole.
+Those of timm are kinds where timm is installed.
 Each kind is trained by one of the optimizers, some of them in micro-batches, in half precision, with clipped
 gradients or with averages of their weights. Each loss of rows that a training may name trains the members of a `tabm`
 on weighted rows, and each schedule of the learning rate trains a perceptron. tests/bench/test_exact.py compares the
@@ -16,7 +17,13 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from indb_tensile.bench.harness import convolutional, declared_networks, embedded_networks, small_networks
+from indb_tensile.bench.harness import (
+    convolutional,
+    declared_networks,
+    embedded_networks,
+    small_networks,
+    timm_networks,
+)
 from indb_tensile.bench.harness.trial import RATE, TrainingSubject
 from indb_tensile.errors import MissingError
 from indb_tensile.executor.capture.optimizer import OptimizerSettings
@@ -278,6 +285,17 @@ _ALL = (
     *(
         NetworkKind(name=name, build=build, x=_normal(3, 12, 12), settings=_ADAMW, **_CLASSIFIED)
         for name, build in embedded_networks.picture_builders(CLASSES).items()
+    ),
+    *(
+        NetworkKind(
+            name=name,
+            build=build,
+            x=_normal(*timm_networks.SHAPE),
+            settings=_ADAMW,
+            architecture="timm",
+            **_CLASSIFIED,
+        )
+        for name, build in timm_networks.builders(CLASSES).items()
     ),
     *(_schedule_kind(schedule) for schedule in HYPERPARAMS["schedule"]["values"]),
     *(
