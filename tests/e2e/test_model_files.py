@@ -250,6 +250,7 @@ def check_same_predictions(
 # What each architecture of the registry is trained on: a table and its features, or why there is no file.
 NO_FILE = dict.fromkeys(FORECAST_ARCHITECTURES, "which has no file") | {
     "autoencoder": "which has no file",
+    "two_towers": "which has no file",
     "pretrained": "needs a registered network",
     "timm": "needs timm, which the environment of the suite lacks",
 }

@@ -153,7 +153,7 @@ def test_on_the_double_every_part_runs_that_needs_no_kernel(tmp_path_factory: py
     assert measured["machine"][0]["devices"][0]["name"] == "Fake GPU 0"
     (whole,) = measured["whole device"]
     assert (whole["regions"], whole["region_bytes"]) == (32, 64 << 20)
-    assert [row["way"] for row in measured["batches"]] == ["none", "one thread", "two threads"]
+    assert [row["way"] for row in measured["batches"]] == ["none", "one thread", "two threads", "lent"]
     assert all(row["handover_us"] > 0 for row in measured["handover of a round's regions"][0]["members"])
     (together,) = measured["two jobs in a round"]
     assert together["budget_bytes"] < together["blocks_bytes"]
