@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from indb_tensile.errors import DataError, MissingError, RequestError
 from indb_tensile.job import JobSpec, SnapshotTable, Task
@@ -24,17 +24,18 @@ from indb_tensile.learning.feature_options import TOKENS, FeatureOptions
 from indb_tensile.learning.forecast_table import ForecastRows, WindowTable, window_table
 from indb_tensile.learning.hyperparams import TrainingSettings, settings_of
 from indb_tensile.learning.input_bins import input_figures
-from indb_tensile.learning.learnable_rows import FEWEST_TRAIN_ROWS, LearnableRows, chosen_features, learnable_rows
+from indb_tensile.learning.learnable_rows import LearnableRows, chosen_features, learnable_rows
 from indb_tensile.learning.length_buckets import LengthBuckets, length_buckets
 from indb_tensile.learning.locked_relation import Connection, ReadLimits
 from indb_tensile.learning.memory_estimate import MemoryEstimate, RowMemoryLimits, Statistics, estimate_memory
+from indb_tensile.learning.network_building import build_module, fit_first_weights, require_batches
 from indb_tensile.learning.network_choice import array_shapes, auto_reason, resolve_architecture, texts_of
 from indb_tensile.learning.pair_encoding import item_ranges
 from indb_tensile.learning.preprocessor import Preprocessor
 from indb_tensile.learning.preprocessor_fitting import fit
 from indb_tensile.learning.registered_network import RegisteredNetwork
 from indb_tensile.learning.relation_reader import read, require_same_numbers
-from indb_tensile.learning.requirements import AvailableMemory, Requirements
+from indb_tensile.learning.requirements import AvailableMemory
 from indb_tensile.learning.row_division import (
     divide_rows,
     missing_divider_error,
@@ -44,7 +45,6 @@ from indb_tensile.learning.row_division import (
     stored_rule,
     test_share,
 )
-from indb_tensile.learning.row_embeddings import fit_embeddings
 from indb_tensile.learning.row_storage import RowStorage
 from indb_tensile.learning.row_weights import WeightOptions, Weights, row_weights
 from indb_tensile.learning.series_report import report_series
@@ -52,7 +52,6 @@ from indb_tensile.learning.splits import Parts, Split
 from indb_tensile.learning.starting_weights import StartingWeights
 from indb_tensile.learning.targets import TargetEncoding, anomaly_target, fit_target, link_function_of, pair_target
 from indb_tensile.learning.training_length import FEWEST_VALID_ROWS
-from indb_tensile.learning.two_towers import TwoTowers
 from indb_tensile.learning.weighted_losses import loss_for
 from indb_tensile.request.estimator_rules import check_ensemble, check_targets_of_estimator
 from indb_tensile.request.task_rules import predicts_target
@@ -246,15 +245,15 @@ def assemble(
         preprocessor = start.keep_encoders(preprocessor, spec.preprocess)
     architecture = _completed(architecture, preprocessor, forecast, network)
     settings = _settings_for(spec, architecture, target, len(train), starts=start is not None)
-    module = _build_module(architecture, preprocessor, settings, room, start, network)
-    _require_batches(module, len(train), settings)
+    module = build_module(architecture, preprocessor, settings, room, start, network)
+    require_batches(module, len(train), settings)
     report = _report(learnable, parts, checked.split, preprocessor, options, forecast)
     held_out, membership = table.take(test), stored_rule(table, spec, parts)  # before the columns are consumed
     inputs = {} if forecast is not None else input_figures(table.columns, preprocessor, train)
     table.columns.update(learnable.images.columns)
     weights = _weights(table, known, checked.weights, target, parts)
     encoded = encode_parts(table, preprocessor, (train, valid, test), weights, consume=consume)
-    _fit_first_weights(module, encoded[0].numbers, start, features, preprocessor)
+    fit_first_weights(module, encoded[0].numbers, start, features, preprocessor)
     return Prepared(
         module=module,
         loss=loss_for(module, spec.task, settings, weighted=checked.weights.used, forecast=target.forecast),
@@ -362,34 +361,6 @@ def _settings_for(
     return settings
 
 
-def _build_module(
-    architecture: dict[str, Any],
-    preprocessor: Preprocessor,
-    settings: TrainingSettings,
-    room: AvailableMemory | None,
-    start: StartingWeights | None,
-    network: RegisteredNetwork | None,
-) -> nn.Module:
-    """Return the network with its first weights, if it fits in `room`."""
-    shape, outputs, frozen = preprocessor.input_shape, preprocessor.target.outputs, settings.freeze or ()
-    empty_module = architectures.build_without_memory(
-        architecture,
-        shape,
-        outputs,
-        task=preprocessor.target.task,
-        ensemble=settings.ensemble,
-        network=network,
-    )
-    if room is not None:
-        architectures.freeze(empty_module, frozen)
-        Requirements.of(empty_module, settings).check(room)
-    module = architectures.with_first_weights(empty_module, settings.seed)
-    if start is not None:
-        start.load_into(module, preprocessor)
-    architectures.freeze(module, frozen)
-    return module
-
-
 def _weights(
     table: TableData, known: Rows, options: WeightOptions, target: TargetEncoding, parts: Parts
 ) -> list[Weights] | None:
@@ -480,30 +451,3 @@ def _fit_preprocessor(
         storage=storage,
         network=network,
     )
-
-
-def _fit_first_weights(
-    module: nn.Module,
-    numbers: Tensor,
-    start: StartingWeights | None,
-    features: Sequence[str],
-    preprocessor: Preprocessor,
-) -> None:
-    """Fit to the encoded training rows those first weights that depend on them."""
-    if isinstance(module, TwoTowers):
-        module.fit(numbers)
-    elif start is None or features != start.features:
-        fit_embeddings(module, numbers)
-    if start is not None and features != start.features:
-        start.load_into(module, preprocessor)  # again, for the embeddings of the columns that the version knows
-
-
-def _require_batches(module: nn.Module, rows: int, settings: TrainingSettings) -> None:
-    if rows < FEWEST_TRAIN_ROWS:
-        hint = "Add rows, or make the test and validation parts smaller with split."
-        raise DataError(f"{rows} row falls to the training part, {FEWEST_TRAIN_ROWS} are needed", hint=hint)
-    normalises = any(isinstance(part, nn.BatchNorm1d | nn.BatchNorm2d) for part in module.modules())
-    for name in ("batch_size", "micro_batch_size"):
-        if normalises and getattr(settings, name) == 1:
-            hint = f'Set "{name}" to 2 or more, or train without batch normalisation.'
-            raise RequestError("batch normalisation cannot learn from batches of one row", hint=hint)
