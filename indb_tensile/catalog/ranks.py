@@ -49,9 +49,10 @@ class FittedGang:
 
 
 def fit_gangs(connection: Connection) -> tuple[FittedGang, ...]:
-    """Let queued jobs that have lost a device go on with the devices that there are. Returns the jobs that changed.
+    """Give queued jobs that have lost a device the number of devices that can run them now.
 
-    The setting fewer_devices_after of the database says how long a job waits for another device before.
+    A job first waits for another device, as long as the database's setting fewer_devices_after says. Returns the jobs
+    whose number of devices has changed.
     """
     rows = connection.execute(query("fit_gangs"))
     return tuple(FittedGang(job=JobId(job), devices=devices, asked=asked) for job, devices, asked in rows)

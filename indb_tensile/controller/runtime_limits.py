@@ -7,7 +7,7 @@ from indb_tensile.scheduler.admission.pool import TrainerId
 
 
 class RuntimeLimits:
-    """Stores the end of each limit on the caller's clock, and for parked jobs the seconds that are left."""
+    """When the run time of each trainer is over, by the caller's clock, and for a parked job what is left of it."""
 
     def __init__(self) -> None:
         self._ends_s: dict[TrainerId, float] = {}

@@ -52,7 +52,7 @@ class ServiceCertificates:
             try:
                 self._context = server_context(self._directory)
                 log.info("the certificate in %s was read again", self._directory)
-            except RequestError as error:  # while the files are being replaced, one may not fit the other
+            except RequestError as error:  # key and certificate are replaced one after the other, and may not fit yet
                 log.warning("%s; the previous certificate stays in use", error.message)
         return self._context
 

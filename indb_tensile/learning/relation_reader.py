@@ -214,12 +214,11 @@ def _copy_rows(
     digest = _digest_of_types(described, wires, parts)
     statistics = read_statistics(connection, [oid for each in (located, *others) for oid in each.oids], wires)
     statistics = replace(statistics, test_rows=_test_rows(connection, parts, wires))
-    stored_bytes = statistics.stored_bytes
-    log.info("reading table %s: %d tables of %d bytes on disk", located, len(located.tables), stored_bytes)
+    log.info("reading table %s: %d tables of %d bytes on disk", located, len(located.tables), statistics.stored_bytes)
 
     def refuse(size_bytes: int) -> NoReturn:
         texts = None if store.storage is MEMORY else store.largest_texts()
-        raise _too_large_error(located, store.rows, size_bytes, stored_bytes, limits, texts)
+        raise _too_large_error(located, store.rows, size_bytes, statistics.stored_bytes, limits, texts)
 
     def check_row_size(row_bytes: int) -> None:  # in the stream an array has up to twice its size in memory
         used_bytes = store.size_bytes if limits.overflow is None else 0  # the store moves to a file
@@ -237,11 +236,10 @@ def _copy_rows(
         if not in_memory and limits.overflow is not None and store.storage is MEMORY:
             store.move(limits.overflow())
 
-    identity = described.key or sorted(chosen)
     store = ColumnStore(
         wires,
         stored=_stored_columns(described, chosen, wires, alone=not parts),
-        identity=identity,
+        identity=described.key or sorted(chosen),
         limit_bytes=limits.size_bytes,
         refuse=refuse,
         overflow=limits.overflow,

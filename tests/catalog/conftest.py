@@ -1,4 +1,4 @@
-"""Fixtures of the upgrade tests: a server that knows an older release, and a database with that release's catalog."""
+"""Fixtures: a session whose changes are undone, and for upgrades a server and a catalog of an older release."""
 
 from collections.abc import Iterator
 
@@ -12,8 +12,16 @@ from tests.catalog import released
 from tests.catalog.copies import drop_database, new_database
 from tests.catalog.old_release import OLD, Connection
 from tests.catalog.own_server import own_server
-from tests.conftest import ROLES
+from tests.conftest import ROLES, Database
 from tests.open_directory import open_directory
+
+
+@pytest.fixture
+def connection(database: Database) -> Iterator[psycopg.Connection]:
+    """A superuser's session whose changes are undone after the test."""
+    with database.connect() as connection, connection.transaction(force_rollback=True):
+        connection.execute("select tensile_set_quota('postgres', jobs_running => 1000)")
+        yield connection
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,5 @@
 """A job that has lost one of its devices waits for another for a while, and then goes on with those that are left."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import psycopg
@@ -11,17 +10,8 @@ from indb_tensile.catalog.jobs import ObservedWorker
 from indb_tensile.catalog.ranks import FittedGang, RankState
 from indb_tensile.job import ClaimedRank, JobId, WorkerId
 from tests.catalog.enqueue import LEASE_S, claim, enqueue, register
-from tests.conftest import Database
 
 pytestmark = [pytest.mark.postgres, pytest.mark.shares_database]
-
-
-@pytest.fixture
-def connection(database: Database) -> Iterator[psycopg.Connection]:
-    """A superuser's session whose changes are undone after the test."""
-    with database.connect() as connection, connection.transaction(force_rollback=True):
-        connection.execute("select tensile_set_quota('postgres', jobs_running => 1000)")
-        yield connection
 
 
 def train(connection: psycopg.Connection[Any], devices: int, **hyperparams: int) -> tuple[JobId, list[WorkerId]]:

@@ -1,6 +1,5 @@
 """Check turns of gangs: jobs for several devices that waited for long hold other jobs back, but not for long."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import psycopg
@@ -10,17 +9,8 @@ from indb_tensile.catalog import jobs, ranks
 from indb_tensile.catalog.ranks import RankState
 from indb_tensile.job import ClaimedJob, JobId, WorkerId
 from tests.catalog.enqueue import claim, enqueue, register
-from tests.conftest import Database
 
 pytestmark = [pytest.mark.postgres, pytest.mark.shares_database]
-
-
-@pytest.fixture
-def connection(database: Database) -> Iterator[psycopg.Connection]:
-    """A superuser's session whose changes are undone after the test."""
-    with database.connect() as connection, connection.transaction(force_rollback=True):
-        connection.execute("select tensile_set_quota('postgres', jobs_running => 1000)")
-        yield connection
 
 
 def crowded(connection: psycopg.Connection[Any], workers: int = 2) -> tuple[list[WorkerId], list[ClaimedJob]]:

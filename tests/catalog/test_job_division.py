@@ -1,7 +1,6 @@
 """Check which of several workers a queued job goes to: the one whose present jobs are done first."""
 
 import threading
-from collections.abc import Iterator
 
 import psycopg
 import pytest
@@ -15,14 +14,6 @@ from tests.conftest import Database
 from tests.nightly import nightly_unless
 
 pytestmark = [pytest.mark.postgres, pytest.mark.shares_database]
-
-
-@pytest.fixture
-def connection(database: Database) -> Iterator[psycopg.Connection]:
-    """A superuser's session whose changes are undone after the test."""
-    with database.connect() as connection, connection.transaction(force_rollback=True):
-        connection.execute("select tensile_set_quota('postgres', jobs_running => 1000)")
-        yield connection
 
 
 def start(connection: psycopg.Connection, worker: WorkerId, left_s: float | None) -> JobId:

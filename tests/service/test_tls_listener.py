@@ -186,7 +186,7 @@ def test_the_next_service_is_asked_after_one_that_does_not_answer(
     serve: Serve, service_files: Path, client_files: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(remote_service, "HANDSHAKE_S", 0.0)
-    with socket.create_server(("127.0.0.1", 0)) as hanging:  # its kernel accepts, and nothing else happens
+    with socket.create_server(("127.0.0.1", 0)) as hanging:  # the kernel accepts connections, and no process answers
         addresses = [f"127.0.0.1:{hanging.getsockname()[1]}", "localhost:1", "127.0.0.1:1"]
 
         assert predicted(session(client_files, *addresses, address_of(serve(service_files))), b"7")["ok"]
@@ -235,7 +235,7 @@ def test_silent_connections_keep_nobody_out_and_end(
     host, _, port = address_of(server).partition(":")
     with contextlib.ExitStack() as stack:
         silent = [stack.enter_context(socket.create_connection((host, int(port)), DEADLINE_S)) for _ in range(10)]
-        for connection in silent[:6]:  # those that make room for others end at once
+        for connection in silent[:6]:  # the oldest handshakes end at once, to make room for new ones
             assert connection.recv(1) == b""
 
         assert predicted(session(client_files, address_of(server)), b"7")["ok"]
