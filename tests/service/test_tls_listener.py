@@ -8,6 +8,8 @@ import json
 import random
 import socket
 import ssl
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,6 +22,7 @@ from indb_tensile.sql_api import remote_service
 from indb_tensile.sql_api.refusals import RefusalError
 from indb_tensile.sql_api.service_connection import ServiceConnection
 from tests.certificates import Authority, new_authority
+from tests.e2e.network_namespaces import other_namespace, why_impossible
 from tests.sql_api.fakes import FakePlpy, plpy_with
 from worker.serving import tls_listener
 from worker.serving.tls_listener import TlsListener, certificate_names
@@ -281,6 +284,86 @@ def test_a_renewed_certificate_is_read_without_a_restart(
     authority.sign(files, "gpu1", names="IP:127.0.0.1")
 
     assert predicted(plpy, b"7")["ok"]
+
+
+def test_stop_ends_every_connection_and_the_session_goes_on_with_another_service(
+    serve: Serve, service_files: Path, client_files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tls_listener, "SHUTDOWN_S", 0.05)
+    first, second = serve(service_files), serve(service_files)
+    plpy = session(client_files, address_of(first), address_of(second))
+    with contextlib.closing(ServiceConnection()) as connection:
+        assert json.loads(connection.exchange(plpy, PREDICT, [b"1"]))["ok"]
+        assert first.server.connection_count == 1
+
+        first.stop()
+        assert first.server.connection_count == 0, "this session confirms nothing, because it reads nothing now"
+
+        assert json.loads(connection.exchange(plpy, PREDICT, [b"2"]))["ok"]
+        assert second.model.passes == [[2]]
+
+
+def test_a_session_whose_only_service_ends_gets_an_error_and_goes_on_when_one_is_there_again(
+    serve: Serve, service_files: Path, client_files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tls_listener, "SHUTDOWN_S", 0.05)
+    server = serve(service_files)
+    with contextlib.closing(ServiceConnection()) as connection:
+        plpy = session(client_files, address_of(server))
+        assert json.loads(connection.exchange(plpy, PREDICT, [b"1"]))["ok"]
+        server.stop()
+
+        with pytest.raises(RefusalError) as caught:
+            connection.exchange(plpy, PREDICT, [b"2"])
+        assert (caught.value.sqlstate, caught.value.message) == ("57P03", "no service answers")
+        assert caught.value.detail == f"Tried {address_of(server)}: Connection refused."
+
+        plpy = session(client_files, address_of(serve(service_files)))
+        assert json.loads(connection.exchange(plpy, PREDICT, [b"3"]))["ok"]
+
+
+@pytest.mark.nightly
+def test_a_link_that_is_cut_within_an_answer_ends_the_wait_with_an_error(
+    service_files: Path, client_files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if reason := why_impossible():
+        pytest.skip(reason)
+    quick = {"TCP_KEEPIDLE": 1, "TCP_KEEPINTVL": 1, "TCP_USER_TIMEOUT": 3000}
+    usual = remote_service._NOTICE_DEAD_HOSTS
+    options = [(level, name, quick.get(name, value)) for level, name, value in usual]
+    monkeypatch.setattr(remote_service, "_NOTICE_DEAD_HOSTS", options)
+    with other_namespace() as there:
+        command = [sys.executable, "-c", _HALF_ANSWER, there.ranks.there, service_files, IDENTITY.installation]
+        with subprocess.Popen(there.command(*map(str, command)), stdout=subprocess.PIPE, text=True) as far:
+            assert far.stdout is not None
+            plpy = session(client_files, f"{there.ranks.there}:{far.stdout.readline().strip()}")
+            with contextlib.closing(ServiceConnection()) as connection:
+                connection.send(plpy, PREDICT, [b"1"])
+                assert far.stdout.readline() == "half\n"
+                there.ranks.cut()
+                with pytest.raises(RefusalError) as caught:
+                    connection.receive(plpy)
+            far.terminate()
+    assert (caught.value.sqlstate, caught.value.message) == ("57P03", "no service answers")
+    assert caught.value.detail == "The connection broke: the service closed the connection."  # Python reads it so
+
+
+# A service that greets, and answers its first request with half of a frame.
+_HALF_ANSWER = """
+import json, pathlib, socket, ssl, struct, sys, time
+address, files, installation = sys.argv[1], pathlib.Path(sys.argv[2]), sys.argv[3]
+context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=files / "ca.crt")
+context.load_cert_chain(files / "tls.crt", files / "tls.key")
+with socket.create_server((address, 0)) as listener:
+    print(listener.getsockname()[1], flush=True)
+    connection = context.wrap_socket(listener.accept()[0], server_side=True)
+    greeting = json.dumps({"protocol": 6, "installation": installation}).encode()
+    connection.sendall(struct.pack(">I", len(greeting)) + greeting)
+    connection.recv(1000)
+    connection.sendall(struct.pack(">I", 1000) + bytes(500))
+    print("half", flush=True)
+    time.sleep(600)
+"""
 
 
 def test_names_of_a_certificate_are_its_dns_names_and_its_common_name() -> None:

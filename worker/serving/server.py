@@ -10,6 +10,7 @@ import itertools
 import logging
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 from indb_tensile.errors import InvariantError, TensileError
 
@@ -22,6 +23,8 @@ from .tls_listener import TlsListener
 _MAX_WAITING = 8  # requests of one connection in memory; reading continues up to here, to notice a disconnect
 
 _MAX_WAITING_BYTES = 1 << 20  # limit of the same in bytes, if more than one waits
+
+_CLOSING_S = 2.0  # a client that reads needs milliseconds, and one that does not may be slow or malicious
 
 Handle = Callable[[bytes, int], Awaitable[bytes]]
 HandleAtOnce = Callable[[bytes], bytes | None]
@@ -59,6 +62,9 @@ class Server:
         self._forget = forget
         self._numbers = itertools.count()
         self._connections: set[_Connection] = set()
+        self._open: dict[_Connection, asyncio.Transport] = {}  # with those of refused clients
+        self._all_ended = asyncio.Event()
+        self._all_ended.set()
         self._refused: Counter[str] = Counter()
         self._server: asyncio.Server | None = None
 
@@ -79,7 +85,11 @@ class Server:
             self._remote.start(lambda: _Connection(self))
 
     async def stop(self, grace_s: float) -> None:
-        """Stop accepting, wait up to `grace_s` for requests in progress, and close every connection."""
+        """Stop accepting, wait up to `grace_s` for requests in progress, and close every connection.
+
+        A connection ends when the client has got what was written, and by TLS when the client has confirmed the end.
+        One that has not ended after _CLOSING_S ends at once.
+        """
         if self._server is not None:
             self._server.close()
         if self._endpoint is not None:
@@ -89,11 +99,21 @@ class Server:
         working = [c.task for c in self._connections if c.task is not None]
         if working:
             await asyncio.wait(working, timeout=grace_s)
-        for connection in tuple(self._connections):
-            connection.close()
+        for transport in self._open.values():
+            transport.close()
+        await self._await_ends()
+        for transport in self._open.values():
+            transport.abort()
+        await self._await_ends()
+
+    async def _await_ends(self) -> None:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._all_ended.wait(), _CLOSING_S)
 
     def admit(self, connection: "_Connection", transport: asyncio.Transport) -> tuple[bytes, bool]:
         """Return the first bytes for this client, and whether it is answered. A refused client is logged."""
+        self._open[connection] = transport
+        self._all_ended.clear()
         certificate = transport.get_extra_info("peercert")
         if self._remote is not None and certificate is not None:
             reason = self._remote.refusal(certificate)
@@ -118,6 +138,9 @@ class Server:
 
     def forget(self, connection: "_Connection") -> None:
         """Remove a connection that has ended."""
+        del self._open[connection]
+        if not self._open:
+            self._all_ended.set()
         self._connections.discard(connection)
         self._forget(connection.number)
 
@@ -201,11 +224,6 @@ class _Connection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._writable.set()
-
-    def close(self) -> None:
-        """End the connection and its request."""
-        if self._transport is not None:
-            self._transport.close()
 
     def _is_full(self) -> bool:
         waiting = [len(body) for body in self._bodies if isinstance(body, bytes)]

@@ -21,6 +21,7 @@ from indb_tensile.errors import UnavailableError
 from .endpoint import BACKLOG
 
 HANDSHAKE_S = 5.0
+SHUTDOWN_S = 1.0  # within which a client confirms the end of a connection; an idle session reads nothing
 MOST_HANDSHAKES = 256  # more than a server of 100 sessions begins at once, and few descriptors
 _PAUSE_S = 0.1  # without a free descriptor, until one may be free
 
@@ -100,7 +101,7 @@ class TlsListener:
                 connection,
                 ssl=self._certificates.context(),
                 ssl_handshake_timeout=HANDSHAKE_S,
-                ssl_shutdown_timeout=1.0,
+                ssl_shutdown_timeout=SHUTDOWN_S,
             )
         except OSError as error:
             self._failures += 1
