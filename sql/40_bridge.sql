@@ -3,9 +3,10 @@
 -- The body is a loader: it holds the text of each module of indb_tensile/sql_api and indb_tensile/request as a literal
 -- (indb_tensile/catalog/bridge_sources.py), and imports a module when a session first needs it, as part of a package
 -- whose name contains the digest of all. So the modules import one another as in the source tree, and after an upgrade
--- within a session the new modules are loaded and never mixed with the old ones. GD keeps the package. SD belongs to
--- this function alone and saves later calls the computation of the digest. The rows to predict are an argument of their
--- own, so that they are not parsed as part of the request.
+-- within a session the new modules are loaded and never mixed with the old ones. The installer computes the digest,
+-- because every session would need some milliseconds for it. GD keeps the package. SD belongs to this function alone and
+-- shows later calls that the package is loaded. The rows to predict are an argument of their own, so that they are not
+-- parsed as part of the request.
 create function tensile.bridge(verb text, request jsonb, rows jsonb[] default null) returns jsonb
   language plpython3u volatile parallel unsafe
   set search_path = pg_catalog, pg_temp
@@ -13,12 +14,11 @@ as $bridge$
 import sys
 
 if "package" not in SD:
-    import hashlib
     import importlib
     from importlib.machinery import ModuleSpec
 
     sources = @BRIDGE_SOURCES@
-    package = "tensile_bridge_" + hashlib.sha256(repr(sources).encode()).hexdigest()[:16]
+    package = "tensile_bridge_@BRIDGE_DIGEST@"
     texts = {package + name: source for name, source in sources.items()}
     folders = {name.rpartition(".")[0] for name in texts}
 

@@ -7,12 +7,11 @@ as ever, and so is everything if the server's Python reads other bytecode.
 """
 
 import ast
-import hashlib
 import marshal
 from importlib.util import MAGIC_NUMBER
 from pathlib import Path
 
-from indb_tensile.catalog.bridge_sources import bridge_sources
+from indb_tensile.catalog.bridge_sources import bridge_digest, bridge_sources
 
 # It imports nothing that Python has not loaded by itself, because every session runs it.
 _SITE = """
@@ -45,7 +44,7 @@ def server_environment(directory: Path) -> dict[str, str]:
     folder.mkdir()
     folder.chmod(0o755)
     sources: dict[str, str] = ast.literal_eval(bridge_sources())
-    package = "tensile_bridge_" + hashlib.sha256(repr(sources).encode()).hexdigest()[:16]  # as sql/40_bridge.sql says
+    package = f"tensile_bridge_{bridge_digest()}"  # as sql/40_bridge.sql says
     known = {}
     for name, source in sources.items():
         path = (package + name).replace(".", "/") + ".py"

@@ -4,6 +4,7 @@ The function `tensile.bridge` (`sql/40_bridge.sql`) makes a package of these mod
 folders of `indb_tensile`, so the modules' relative imports mean the same there as here.
 """
 
+import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,14 +17,22 @@ def bridge_sources() -> str:
 
     The key of the package itself is "". Its text is empty.
     """
-    texts = {"": "", **{_name(path): path.read_text(encoding="utf-8") for path in carried_paths()}}
-    return "{" + ",\n".join(f"{literal(name)}: {literal(text)}" for name, text in texts.items()) + "}"
+    return "{" + ",\n".join(f"{literal(name)}: {literal(text)}" for name, text in _texts().items()) + "}"
+
+
+def bridge_digest() -> str:
+    """Return a digest of the modules' names and texts, in 16 hexadecimal digits."""
+    return hashlib.sha256(repr(_texts()).encode()).hexdigest()[:16]
 
 
 def carried_paths() -> Iterator[Path]:
     """Yield the files that the bridge carries, in a fixed order."""
     for pattern in _CARRIED:
         yield from sorted(_PACKAGE.glob(pattern))
+
+
+def _texts() -> dict[str, str]:
+    return {"": "", **{_name(path): path.read_text(encoding="utf-8") for path in carried_paths()}}
 
 
 def literal(text: str) -> str:

@@ -1,10 +1,10 @@
 """Installs or upgrades the catalog, as an extension if the server has its files, else by running the same source.
 
 The source is the files `sql/*.sql` in the order of their names. These placeholders in the source are replaced:
-`@VERSION@`; `@BRIDGE_SOURCES@` by the Python modules that the bridge function compiles (bridge_sources.py);
-`@TRAIN_PARAMETERS@` and its relatives by the parameters of `tensile_train` (train_signature.py); `@RAISE_ANSWER@` and
-`@REQUIRE_USER@` by the files of these names in `sql/fragments/`; and `@DIGEST@` by the digest of the whole source,
-which tells two sources of the same version apart.
+`@VERSION@`; `@BRIDGE_SOURCES@` and `@BRIDGE_DIGEST@` by the Python modules that the bridge function compiles and by
+their digest (bridge_sources.py); `@TRAIN_PARAMETERS@` and its relatives by the parameters of `tensile_train`
+(train_signature.py); `@RAISE_ANSWER@` and `@REQUIRE_USER@` by the files of these names in `sql/fragments/`; and
+`@DIGEST@` by the digest of the whole source, which tells two sources of the same version apart.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ from pathlib import Path
 import psycopg
 
 from indb_tensile.catalog import upgrade
-from indb_tensile.catalog.bridge_sources import bridge_sources
+from indb_tensile.catalog.bridge_sources import bridge_digest, bridge_sources
 from indb_tensile.catalog.connection import Connection
 from indb_tensile.catalog.queries import query
 from indb_tensile.catalog.train_signature import fill_train_signature
@@ -269,7 +269,12 @@ def _joined(paths: list[Path]) -> str:
 
 def _filled(source: str, *, digest: str) -> str:
     declaring = (sql_directory() / _DECLARES_TRAIN).read_text(encoding="utf-8")
-    texts = {"@VERSION@": VERSION, "@DIGEST@": digest, "@BRIDGE_SOURCES@": bridge_sources()}
+    texts = {
+        "@VERSION@": VERSION,
+        "@DIGEST@": digest,
+        "@BRIDGE_SOURCES@": bridge_sources(),
+        "@BRIDGE_DIGEST@": bridge_digest(),
+    }
     for name in _FRAGMENTS:
         fragment = (sql_directory() / "fragments" / f"{name}.sql").read_text(encoding="utf-8")
         texts[f"@{name.upper()}@"] = fragment.rstrip()

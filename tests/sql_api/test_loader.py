@@ -12,7 +12,7 @@ import pytest
 
 from indb_tensile import sql_api
 from indb_tensile.catalog import install
-from indb_tensile.catalog.bridge_sources import carried_paths
+from indb_tensile.catalog.bridge_sources import bridge_digest, carried_paths
 from tests.sql.fakes import FakeService, result
 from tests.sql_api.fakes import DEPLOYED, FakePlpy, address_of, plpy_with
 
@@ -125,7 +125,10 @@ def test_two_versions_in_one_session_are_independent() -> None:
     session: dict[str, Any] = {}
     old = bridge(session, plpy_with(), bridge_body())
     old("nothing", "{}")
-    new = bridge(session, plpy_with(), bridge_body().replace("not a list of column names", "not names"))
+    body = (
+        bridge_body().replace("not a list of column names", "not names").replace(bridge_digest(), "0123456789abcdef")
+    )
+    new = bridge(session, plpy_with(), body)
     request = json.dumps({"model": "m", "relation": 5, "features": 7})
 
     messages = [call("train", request)["error"]["message"] for call in (old, new, old)]
