@@ -21,6 +21,7 @@ def save_links(
         else {CopyDirection.OUT: emulated.out_bytes_per_s, CopyDirection.IN: emulated.in_bytes_per_s}
     )
     with connection.transaction():
+        connection.execute(query("lock_links"))
         connection.execute(query("forget_links"), device)
         connection.execute(
             query("save_links"),

@@ -733,6 +733,11 @@ update tensile.device_contention as c set learned = l.factor
   from unnest(%(jobs)s::integer[], %(factors)s::double precision[]) as l (jobs, factor)
  where c.device_kind = %(device_kind)s and c.jobs = l.jobs and c.jobs > 1 and c.learned is distinct from l.factor
 
+-- lock_links --
+-- Controllers of one machine start together and measure the same link. Without this lock the second one would find no
+-- row to delete while the first one has not committed, and its own rows would then be duplicates.
+lock table tensile.device_links in share row exclusive mode
+
 -- forget_links --
 delete from tensile.device_links where host = %(host)s and device_kind = %(device_kind)s
 
