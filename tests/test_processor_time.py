@@ -29,6 +29,7 @@ def test_the_exit_code_is_that_of_the_command(program: str, code: int, tmp_path:
     assert _run(program, tmp_path / "seconds") == code
 
 
+@pytest.mark.nightly
 def test_a_process_that_has_left_its_parent_counts(tmp_path: Path) -> None:
     assert _run(_ORPHAN, tmp_path / "seconds") == 0
     assert int((tmp_path / "seconds").read_text()) >= 1

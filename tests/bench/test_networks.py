@@ -60,6 +60,7 @@ def test_the_flops_of_attention_are_those_of_its_products() -> None:
     assert attention == [2 * 2 * 512 * 512 * 768] * 12
 
 
+@pytest.mark.nightly
 def test_a_recurrent_network_has_operators_for_each_time_step() -> None:
     steps = 3
     network = Network(

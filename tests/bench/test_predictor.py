@@ -51,6 +51,7 @@ def report_rows() -> list[dict[str, Any]]:
     return list(rows(samples, networks))
 
 
+@pytest.mark.nightly
 def test_each_network_is_evaluated_by_its_new_operators(report_rows: list[dict[str, Any]]) -> None:
     assert [(row["network"], row["operators"]) for row in report_rows if "network" in row] == [
         ("first", 40),

@@ -68,6 +68,7 @@ def case() -> PlanningCase:
     return make_case([residual(15)], REFERENCE, 25.0, labels={"model": "net"})
 
 
+@pytest.mark.nightly
 def test_a_plan_that_was_found_before_has_no_point(case: PlanningCase) -> None:
     trial = PolicyTrial(case, "liveness")
     budgets = [case.liveness_peak_bytes, case.floor_bytes, 0]

@@ -10,7 +10,8 @@ from tests.bench.libraries import skip_without_library
 # One network of each form: a chain, dense blocks, steps, an encoder of transformers. For the other networks, the
 # figures of `bench step` show whether the results are equal.
 CASES = [
-    *(("squeezenet", 32, 3), ("squeezenet", 32, 1000), ("densenet121", 32, 3), ("lstm", 3, 3)),
+    *(("squeezenet", 32, 3), ("squeezenet", 32, 1000), ("densenet121", 32, 3)),
+    pytest.param("lstm", 3, 3, marks=pytest.mark.nightly),
     pytest.param("gpt2", 4, 5, marks=pytest.mark.nightly),
 ]
 

@@ -79,6 +79,7 @@ def test_second_concurrent_upgrade_waits_and_changes_nothing(old_catalog: Connec
     assert _install_twice_at_once(old_catalog) == [expected, expected]
 
 
+@pytest.mark.nightly
 @pytest.mark.by_day("extension")
 @pytest.mark.postgres
 @BOTH_WAYS

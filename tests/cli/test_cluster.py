@@ -31,6 +31,7 @@ def server_pid(cluster: Cluster) -> int:
     return int((cluster.data / "postmaster.pid").read_text().splitlines()[0])
 
 
+@pytest.mark.nightly
 @postgres
 def test_map_of_an_older_cluster_gets_the_new_roles(private_cluster: Cluster) -> None:
     private_cluster.create(roles=("postgres", "tensile_worker", "demo"))
@@ -105,6 +106,7 @@ def test_cluster_starts_again_after_crashes(private_cluster: Cluster) -> None:
     assert str(private_cluster.log) in caught.value.hint
 
 
+@pytest.mark.nightly
 @postgres
 @as_root
 def test_ordinary_system_user_has_its_own_cluster(open_directory: Path) -> None:

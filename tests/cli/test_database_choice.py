@@ -43,6 +43,7 @@ def test_option_takes_precedence_over_the_environment(tensile: Tensile, database
     assert with_unreachable_hosts("models").code == 4
 
 
+@pytest.mark.nightly
 def test_psql_gets_its_own_arguments_and_the_database(tensile: Tensile, database: Database) -> None:
     words = connection_options(database)
     statement = "select current_user, current_database()"

@@ -88,6 +88,7 @@ def test_every_fault_of_a_database_has_a_remedy(tensile: Tensile, database: Data
     assert checks_by_name(tensile("doctor", "--json", "--dsn", database.dsn("alice")))["grants"]["ok"] is True
 
 
+@pytest.mark.nightly
 def test_grants_of_version_0_1_0_have_statements_that_move_them(tensile: Tensile, database: Database) -> None:
     with database.connect() as admin:
         admin.execute(

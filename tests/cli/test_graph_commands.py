@@ -93,6 +93,7 @@ def test_unknown_network_is_refused(tensile: Tensile) -> None:
     assert done.err.startswith("tensile: there is no network 'alexnet'\n  hint: Networks are: vgg16")
 
 
+@pytest.mark.nightly
 def test_benchmark_gets_its_own_arguments(tensile: Tensile) -> None:
     done = tensile("bench", "queue", "--help")
     assert done.code == 0

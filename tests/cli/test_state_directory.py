@@ -68,6 +68,7 @@ def test_a_settings_file_names_the_directory_from_wherever_a_command_runs(checko
     assert both == (tmp_path, "TENSILE_STATE_DIR says so")
 
 
+@pytest.mark.nightly
 @as_root
 def test_checkout_closed_to_the_databases_user_has_a_fallback_directory(checkout: Path) -> None:
     checkout.parent.chmod(0o700)
@@ -163,6 +164,7 @@ def test_file_instead_of_the_directory_is_refused(open_directory: Path, tensile:
     assert str(open_directory / "state") in done.err
 
 
+@pytest.mark.nightly
 def test_purge_is_refused_with_foreign_files_in_the_directory(open_directory: Path, tensile: Tensile) -> None:
     state = open_directory / "state"
     StateDirectory(directory=state).make()

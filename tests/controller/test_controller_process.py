@@ -183,6 +183,7 @@ def test_recovery_longer_than_the_lease_counts_as_no_fault_of_the_job(restartabl
             assert process.poll() is None
 
 
+@pytest.mark.nightly
 def test_catalog_upgrade_ends_the_controller_with_a_message(
     database: Database, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -255,6 +256,7 @@ def test_controller_without_a_reachable_database_ends_with_code_4(database: Data
         assert process.wait(timeout=DEADLINE_S) == 4
 
 
+@pytest.mark.nightly
 def test_controller_rotates_logs_and_deletes_old_workers_from_the_start(database: Database, tmp_path: Path) -> None:
     (tmp_path / "controller.log").write_bytes(b"x" * 5000)
     with database.connect() as postgres:

@@ -114,6 +114,7 @@ def test_figures_and_deployments_are_those_of_the_database(client: Tensile, runn
     assert next(row for row in client.models() if row["model"] == "spoken")["versions"] == 2
 
 
+@pytest.mark.nightly
 def test_rows_of_selects_and_frames_train_as_those_of_a_table(client: Tensile, running: Service) -> None:
     table = reflected(running.database, "breast_cancer")
     kept = select(table).where(table.c.mean_radius > 12.5, table.c.target.in_(["benign", "malignant"]))

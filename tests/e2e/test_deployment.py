@@ -48,6 +48,7 @@ def train(demo: psycopg.Connection[Any], service: Service, model: str, table: st
     return int(row[0])
 
 
+@pytest.mark.nightly
 def test_changed_target_gets_its_own_task_and_replaces_no_deployed_version(
     service: Service, demo: psycopg.Connection[Any]
 ) -> None:

@@ -47,6 +47,7 @@ def train(demo: psycopg.Connection, model: str, target: str, architecture: str, 
 
 
 # The estimators for scikit-learn train linear models by day (test_sklearn_estimators.py).
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "architecture", nightly_unless(lambda architecture: architecture == "boosting", ["boosting", "linear"])
 )

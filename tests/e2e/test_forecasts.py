@@ -67,6 +67,7 @@ def rows(demo: psycopg.Connection, statement: str, *arguments: object) -> list[A
     return demo.execute(statement.encode(), arguments).fetchall()
 
 
+@pytest.mark.nightly
 def test_the_next_steps_of_each_series_are_forecast_with_an_interval(demo: psycopg.Connection) -> None:
     forecast = rows(demo, "select * from tensile_forecast('sold', 'sales')")
     assert [(key, step, time) for key, _, step, time, *_ in forecast] == [

@@ -66,6 +66,7 @@ def predictions(connection: psycopg.Connection, model: str, relation: str) -> li
     return connection.execute(statement.encode(), (model, relation)).fetchall()
 
 
+@pytest.mark.nightly
 def test_a_foreign_table_gives_the_model_and_the_predictions_of_a_plain_table(
     running: Service, bob: psycopg.Connection
 ) -> None:

@@ -32,6 +32,7 @@ def demo(running: Service) -> Iterator[psycopg.Connection]:
         yield connection
 
 
+@pytest.mark.nightly
 def test_a_training_from_other_weights_has_equal_bits_in_little_memory_and_must_fit(
     running: Service, demo: psycopg.Connection
 ) -> None:

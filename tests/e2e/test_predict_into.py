@@ -70,7 +70,7 @@ def predict(connection: Connection, arguments: str) -> int:
 @pytest.mark.parametrize(
     ("model", "relation", "options"),
     nightly_unless(
-        lambda case: "'{}'" in case[2] or "probabilities" in case[2],
+        lambda case: "'{}'" in case[2],
         [
             ("into_y", "into_rows", ""),
             ("into_label", "into_rows", ", with_probabilities => true"),
@@ -269,6 +269,7 @@ def test_a_training_is_described_by_one_row(service: Service, demo: Connection) 
     }
 
 
+@pytest.mark.nightly
 def test_cancelled_and_failed_jobs_leave_nothing(service: Service, demo: Connection) -> None:
     with demo.transaction():
         queued = predict(demo, "'into_y', 'into_rows', 'gone', not_before => now() + interval '1 hour'")

@@ -11,6 +11,8 @@ from tests.e2e.conftest import Service
 pytestmark = pytest.mark.postgres
 
 
+# By day tests/e2e/test_client.py uses the same clients.
+@pytest.mark.nightly
 def test_the_python_of_the_manual_runs_as_written(
     running: Service, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -93,6 +93,7 @@ def test_report_agrees_with_the_parts_of_the_rows(running: Service, alice: psyco
     )
 
 
+@pytest.mark.nightly
 def test_rows_with_keys_and_values_of_every_type_are_split_as_in_the_training(
     running: Service, alice: psycopg.Connection
 ) -> None:
@@ -128,6 +129,7 @@ def test_rows_with_keys_and_values_of_every_type_are_split_as_in_the_training(
     )
 
 
+@pytest.mark.nightly
 def test_split_by_time_tests_the_last_rows_and_applies_to_new_rows(
     running: Service, alice: psycopg.Connection
 ) -> None:

@@ -61,6 +61,7 @@ def test_a_classifier_fits_arrays_with_weights_and_predicts_its_own_labels(runni
         estimator.predict(x)
 
 
+@pytest.mark.nightly
 def test_no_table_stays_after_a_fit_and_none_is_seen_by_others(running: Service) -> None:
     tables = "select count(*) from pg_class where relkind = 'r' and relnamespace = 'public'::regnamespace"
     before = running.value(tables)

@@ -69,6 +69,7 @@ def rows(demo: psycopg.Connection, statement: str, *arguments: object) -> list[A
     return demo.execute(statement.encode(), arguments).fetchall()
 
 
+@pytest.mark.nightly
 def test_models_of_several_values_predict_alike_in_every_way(demo: psycopg.Connection) -> None:
     metrics = dict(rows(demo, "select * from tensile_evaluate('several')"))
     assert metrics["r2"] == pytest.approx((metrics["r2(height)"] + metrics["r2(weight)"]) / 2)

@@ -27,6 +27,7 @@ def demo(running: Service) -> Iterator[psycopg.Connection]:
         yield connection
 
 
+@pytest.mark.nightly
 def test_stored_figures_agree_with_the_metrics_of_the_held_out_rows(demo: psycopg.Connection) -> None:
     held_out: dict[str, float] = dict(demo.execute("select * from tensile_evaluate('cells')").fetchall())
     matrix = demo.execute("select actual = predicted, rows from tensile_confusion_matrix('cells')").fetchall()

@@ -238,6 +238,7 @@ def test_augmentation_without_images_is_refused() -> None:
         assemble(tables.sample("iris"), tables.spec("target", hyperparams={"augment_flip": True}))
 
 
+@pytest.mark.nightly
 def test_a_network_learns_the_corner_of_a_square_with_every_encoder() -> None:
     for architecture in ({"type": "cnn"}, {"type": "resnet", "width": 8}, {"type": "vit", "width": 32}):
         ready = prepared(photos(120), architecture=architecture, hyperparams={"epochs": 8, "batch_size": 16})

@@ -388,6 +388,7 @@ def test_integers_are_not_truncated_if_one_of_the_labels_has_a_fraction() -> Non
     assert column.values.tolist() == [1.5, 2.0]
 
 
+@pytest.mark.nightly
 def test_wide_arrays_encoded_in_blocks_equal_arrays_encoded_at_once() -> None:
     # A row has more numbers than a block of rows, and more elements than a block of elements.
     width, rows = 20_001, 120

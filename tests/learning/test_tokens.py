@@ -22,6 +22,7 @@ from indb_tensile.learning.starting_weights import StartingWeights
 from indb_tensile.learning.tokens import MISSING, Tokens
 from indb_tensile.request.network_rules import TABLE_ARCHITECTURES, TEXT_ENCODERS
 from tests.learning.tables import bundle, score, spec, table, train
+from tests.nightly import nightly_unless
 
 TEXTS = [f"{first} {second}ing, {first}ed" for first in ("read", "paint", "walk") for second in ("sing", "play")]
 ABOUT = {"yes": ["server", "query", "index", "table"], "no": ["sound", "music", "player", "codec"]}
@@ -143,7 +144,7 @@ def test_texts_alone_get_a_linear_model() -> None:
     assert job.auto_reason == "all columns are read as tokens"
 
 
-@pytest.mark.parametrize("encoder", TEXT_ENCODERS)
+@pytest.mark.parametrize("encoder", nightly_unless(lambda encoder: encoder != "transformer", TEXT_ENCODERS))
 def test_a_network_learns_from_texts(encoder: str) -> None:
     job = prepared({"type": "wide_and_deep", "text_encoder": encoder, "text_width": 16}, hyperparams={"epochs": 12})
     train(job)

@@ -376,6 +376,7 @@ with CudaDevice(ledger.fd, slot, epoch, 1 << 20) as device:
     assert run(source, environment(library, FAKE_CUDA_STRICT_MAPS="1")) == "0\n"
 
 
+@pytest.mark.nightly
 def test_doctor_reports_the_gpu_and_whether_it_can_be_used(library: Path) -> None:
     source = "from indb_tensile.cli.doctor import _gpu; print(_gpu())"
     assert run(source, environment(library)).startswith("(True, 'Fake GPU 0 with 256 MB, driver for CUDA 12.8, ")

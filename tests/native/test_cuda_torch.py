@@ -28,6 +28,7 @@ class Capture:
 """
 
 
+@pytest.mark.nightly
 def test_copies_are_recorded_with_the_computation_and_repeated_by_each_launch(library: Path) -> None:
     source = """
 import ctypes

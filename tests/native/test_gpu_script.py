@@ -56,6 +56,7 @@ def test_parts_are_selected_and_excluded_by_name() -> None:
         chosen_parts(("kill",), ())
 
 
+@pytest.mark.nightly
 def test_a_part_that_hangs_fails_or_has_no_tests_does_not_affect_the_next(tmp_path: Path) -> None:
     parts = (
         part_running("hangs", HANGING, 1),

@@ -149,6 +149,7 @@ def test_a_wrong_option_is_refused(options: dict[str, Any], message: str) -> Non
     assert refusal.value.hint
 
 
+@pytest.mark.nightly
 def test_a_large_grid_and_too_many_dimensions_are_refused() -> None:
     names = {f"p{number}": {"choices": [1, 2]} for number in range(101)}
     with pytest.raises(RequestError, match="the grid has more than 1000 points"):

@@ -84,6 +84,7 @@ def measured() -> tuple[list[dict[str, Any]], FakeCatalog]:
     return explain(catalog=catalog), catalog
 
 
+@pytest.mark.nightly
 def test_each_policy_has_a_row_and_planning_needs_at_most_the_memory_of_liveness(
     estimated: list[dict[str, Any]],
 ) -> None:
@@ -187,6 +188,7 @@ def test_note_says_what_the_start_would_do_to_the_running_jobs(busy_bytes: int, 
     assert text not in rows[1]["note"]
 
 
+@pytest.mark.nightly
 def test_limit_below_the_floor_is_reported_as_impossible() -> None:
     rows = explain(limit_bytes=MIB)
     assert [row["starts_now"] for row in rows] == [False, False, False]
@@ -235,6 +237,7 @@ def _without_planning_time(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{name: value for name, value in row.items() if name != "planning_ms"} for row in rows]
 
 
+@pytest.mark.nightly
 def test_training_of_many_gigabytes_is_explained_without_allocating_them() -> None:
     wide = replace(SPEC, architecture={"type": "mlp", "hidden": [20_000, 20_000, 20_000]})
     before_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

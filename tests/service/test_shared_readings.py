@@ -13,6 +13,7 @@ import psycopg
 import pytest
 
 from tests.conftest import Database
+from tests.nightly import nightly_unless
 from tests.pgbouncer import pooled
 
 from .conftest import Published, Service, publish
@@ -134,7 +135,7 @@ def no_reader(database: Database) -> bool:
     return not readers(database)
 
 
-@pytest.mark.parametrize("relation", ["large", "parted", "coloured"])
+@pytest.mark.parametrize("relation", nightly_unless(lambda name: name != "large", ["large", "parted", "coloured"]))
 def test_answers_are_those_of_a_session_that_reads_the_table_itself(
     database: Database, demo: Connection, relation: str
 ) -> None:
@@ -432,6 +433,7 @@ def test_cancelled_session_ends_its_reading_and_predicts_again(
     assert len(rows(demo, ALL.format("wide"))) == 12000
 
 
+@pytest.mark.nightly
 def test_defaults_of_a_sessions_transactions_change_no_answer(demo: Connection) -> None:
     expected = rows(demo, ALL.format("large"))
     for setting, shared in (

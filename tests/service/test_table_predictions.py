@@ -221,6 +221,7 @@ def test_the_model_predicts_alike_for_a_role_that_may_use_it(database: Database,
             assert rows(bob, statement) == rows(demo, statement)
 
 
+@pytest.mark.nightly
 def test_statements_that_fail_leave_no_reading_that_another_one_lacks(demo: Connection) -> None:
     failing = "select 1 / ((key ->> 'id')::int - 5) from tensile_predict_table('flowers', 'grown', array['id'])"
     with demo.transaction():

@@ -226,6 +226,7 @@ alter type v.{name} set (send = v.{name}_send);
 """
 
 
+@pytest.mark.nightly
 def test_vectors_of_pgvector_are_trained_split_and_predicted(database: Database, service: Service) -> None:
     with database.connect() as admin:
         admin.execute("create schema v; grant usage on schema v to public")

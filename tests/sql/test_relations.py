@@ -156,6 +156,7 @@ def test_table_of_1600_columns_is_read_directly(owner: Connection, database: Dat
     assert train(owner, "wide") > job
 
 
+@pytest.mark.nightly
 def test_snapshot_of_1600_columns_is_refused_and_one_of_fewer_is_made(owner: Connection, database: Database) -> None:
     owner.execute(
         f"""create table wide ({WIDE});

@@ -124,6 +124,7 @@ def test_session_settings_change_no_request_or_notice(alice: Connection, databas
     assert expected[0][0]["rows"][0]["instant"] == "2001-02-06T05:07:09.789016+00:00"
 
 
+@pytest.mark.nightly
 def test_session_settings_change_no_key_of_a_snapshot(alice: Connection, admin: Connection) -> None:
     alice.execute(TABLE)
     digests = set()

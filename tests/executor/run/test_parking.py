@@ -139,6 +139,7 @@ def _job(kind: str, *, is_host: bool) -> tuple[Job, tuple[CapturedStep, ...]]:
     return job, tuple(map(with_host_uploads, steps)) if is_host else steps
 
 
+@pytest.mark.nightly
 @given(
     kind=st.sampled_from(KINDS),
     name=st.sampled_from(["lazy", "lazy host", "emulated", "cpu"]),

@@ -6,7 +6,7 @@ import pytest
 
 from tests.device.preloaded import ask
 
-DAILY_KINDS = ("cnn", "lstm")
+DAILY_KINDS = ("cnn",)
 PROCESS = "tests.executor.run.placer_process"
 
 

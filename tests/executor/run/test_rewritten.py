@@ -108,6 +108,7 @@ def _normalisations(step: CapturedStep, plan: Plan) -> int:
     return sum("batch_norm" in step.graph.operators[run.operator].name for run in plan.executions)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "kind",
     nightly_unless(lambda kind: kind == "cnn", ["wide", "cnn", "lstm", "transformer", "stretched"]),

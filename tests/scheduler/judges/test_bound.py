@@ -71,6 +71,7 @@ def test_rerun_takes_its_own_time_and_that_of_its_sources() -> None:
     assert bound_bytes(graph, latency_ns, NEVER, time_ns + 79) in (80, 81), "a and b are both held at operator 1"
 
 
+@pytest.mark.nightly
 def test_two_consecutive_peaks_share_the_extra_time() -> None:
     """Recomputing a takes 40 ns, and so does recomputing c. With 50 ns only one of the two peaks can go without its
     tensor.
