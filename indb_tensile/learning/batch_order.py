@@ -73,7 +73,7 @@ def _shuffled(part: Part, epoch: int, settings: TrainingSettings) -> Iterator[Te
     # One generator per pair of seed and epoch: seed + epoch would repeat the orders of another seed.
     mixed = np.random.SeedSequence((settings.seed, epoch)).generate_state(1, np.uint64)[0]
     generator = torch.Generator().manual_seed(int(mixed >> np.uint64(1)))
-    yield from shuffled_windows(part.x, generator, part.storage)
+    yield from shuffled_windows(part, generator)
 
 
 def _whole_batches(windows: Iterator[Tensor], part: Part, settings: TrainingSettings) -> Iterator[Tensor]:

@@ -52,7 +52,7 @@ class CutRows:
         self._rows = rows
         self._column = column
         self._width = width
-        self._room = np.empty((0, width), np.float32)
+        self._room: Array = np.empty((0, width), np.float32)
         self.in_memory = rows.in_memory
 
     def take(self, order: Order, out: Array) -> None:
@@ -62,7 +62,7 @@ class CutRows:
             self._rows.take(order, out)
             return
         if len(self._room) < len(order):
-            self._room = np.empty((len(order), self._width), np.float32)
+            self._room = np.empty((len(order), self._width), out.dtype)
         whole, end = self._room[: len(order)], self._column.end
         self._rows.take(order, whole)
         out[:, : end - missing] = whole[:, : end - missing]
@@ -82,7 +82,7 @@ class TrainingSources:
     def __post_init__(self) -> None:
         part, form = self.part, self.part.form
         scattered = self.buckets is not None
-        x, y = row_sources(part.storage, part.x, part.y, self.settings.batch_size, scattered=scattered)
+        x, y = row_sources(part, self.settings.batch_size, scattered=scattered)
         if form is not None:
             x = UnpackedBatches(x, form, Augmentation.of(self.settings))
         if self.buckets is not None:

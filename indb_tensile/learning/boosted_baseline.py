@@ -210,8 +210,9 @@ def _trees(task: Task, outputs: int) -> int:
 def _sample(part: Part, most: int) -> Part:
     """Return evenly spaced rows of a part, at most this many, as copies."""
     chosen = min(part.rows, most)
-    rows = torch.from_numpy(np.arange(chosen, dtype=np.int64) * part.rows // max(chosen, 1))
-    return Part(x=part.x[rows], y=part.y[rows], targets=part.targets[rows])
+    places = np.arange(chosen, dtype=np.int64) * part.rows // max(chosen, 1)
+    rows = torch.from_numpy(places)
+    return Part(x=torch.as_tensor(part.unpacked[places]), y=part.y[rows], targets=part.targets[rows])
 
 
 def _fields(part: Part) -> dict[str, Tensor]:

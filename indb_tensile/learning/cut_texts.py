@@ -6,7 +6,7 @@ without it by their width. If there are several columns of tokens, the longest o
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import count, takewhile
 
@@ -45,6 +45,10 @@ class CutColumn:
     def length(self) -> int:
         """Return the tokens of a whole row."""
         return self.end - self.begin
+
+    def moved(self, places: int) -> "CutColumn":
+        """Return the column so many places further behind, as it is in narrow rows (narrow_rows.py)."""
+        return replace(self, begin=self.begin + places, end=self.end + places)
 
     def cut(self, rows: Tensor, length: int) -> Tensor:
         """Return a copy of rows (rows, width) with the first `length` tokens of the column."""

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from indb_tensile.learning.columns import ColumnRows, Rows, TableData
 from indb_tensile.learning.encoding import encode
+from indb_tensile.learning.narrow_rows import NarrowForm
 from indb_tensile.learning.packed_rows import PackedForm, UnpackedRows
 from indb_tensile.learning.pair_encoding import loss_targets
 from indb_tensile.learning.preprocessor import Preprocessor
@@ -21,15 +22,17 @@ from indb_tensile.learning.row_weights import Weights
 from indb_tensile.learning.targets import TargetEncoding
 from indb_tensile.learning.weighted_losses import pack
 
+_FLOAT_BYTES = 4
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Part:
     """Rows of one part on the host.
 
-    `x` is float32 (rows, *input_shape), or with a `form` uint8 (rows, bytes), which it unpacks. `y` is what the loss
-    takes: the targets, or targets and weights (weighted_losses.py). `targets` are int64 class numbers (rows,), or
-    float32 values or memberships (rows, outputs). Those of pairs are int64 numbers of items (rows,), and `y` is what
-    `loss_targets` makes of them.
+    `x` is float32 (rows, *input_shape), or with a `form` uint8 (rows, bytes), which it unpacks, or with a `narrow`
+    form int16 (rows, width), which the network reads as it is. `y` is what the loss takes: the targets, or targets
+    and weights (weighted_losses.py). `targets` are int64 class numbers (rows,), or float32 values or memberships
+    (rows, outputs). Those of pairs are int64 numbers of items (rows,), and `y` is what `loss_targets` makes of them.
     All others are in `storage`.
     """
 
@@ -38,6 +41,7 @@ class Part:
     targets: Tensor
     storage: RowStorage = MEMORY
     form: PackedForm | None = None
+    narrow: NarrowForm | None = None
 
     @cached_property
     def example(self) -> Tensor:
@@ -54,14 +58,23 @@ class Part:
         return torch.from_numpy(own if self.form is None else self.form.unpacked(own))
 
     @property
-    def numbers(self) -> Tensor:
-        """Return the encoded rows, of packed ones the numbers that are no pixels."""
-        return self.x if self.form is None else torch.from_numpy(self.form.dense(self.x.numpy()))
+    def numbers(self) -> Tensor | UnpackedRows:
+        """Return the encoded rows in single precision, of packed ones the numbers that are no pixels."""
+        return self.unpacked if self.form is None else torch.from_numpy(self.form.dense(self.x.numpy()))
 
     @property
-    def unpacked(self) -> Any:
-        """Return the rows as the network reads them: an array, or what unpacks the rows that are taken from it."""
-        return self.x if self.form is None else UnpackedRows(self.x.numpy(), self.form)
+    def unpacked(self) -> Tensor | UnpackedRows:
+        """Return the rows in single precision: an array, or what unpacks the rows that are taken from it."""
+        form = self.form or self.narrow
+        return self.x if form is None else UnpackedRows(self.x.numpy(), form)
+
+    @property
+    def ordered_bytes(self) -> int:
+        """Return the bytes of a row by which an epoch is put into order (shuffling.py).
+
+        A narrow row counts as in single precision: whether rows are narrow does not change the batches.
+        """
+        return self.x[:1].nbytes if self.narrow is None else _FLOAT_BYTES * self.narrow.encoded_width
 
     @property
     def rows(self) -> int:
@@ -98,8 +111,9 @@ def encode_parts(
         packed = [torch.from_numpy(y) for y in loss_targets(targets)]
     if weights is not None:
         packed = [_packed(y, own, storage) for y, own in zip(of_rows, weights, strict=True)]
+    form, narrow = preprocessor.packed_form, preprocessor.narrow_form
     return [
-        Part(x=torch.from_numpy(x), y=y, targets=own, storage=storage, form=preprocessor.packed_form)
+        Part(x=torch.from_numpy(x), y=y, targets=own, storage=storage, form=form, narrow=narrow)
         for x, y, own in zip(encoded, packed, of_rows, strict=True)
     ]
 

@@ -36,14 +36,16 @@ def encode(
 ) -> list[npt.NDArray[Any]]:
     """Return the encoded rows of each part, shape (rows, *input_shape), in `storage`.
 
-    Rows with images are in their compact form (packed_rows.py), and their columns of images are decoded.
+    Rows with images are in their compact form (packed_rows.py), and their columns of images are decoded. Rows with
+    tokens are narrow (narrow_rows.py).
     The positions in each part ascend, and no row is in two parts. With `consume` the feature columns are unusable
     afterwards. Each of `own_numbers` (rows of the first part, numbers) replaces the numbers of these rows from a
     position in an encoded row on. The caller must have checked that no required value is missing: an error raised
     here would number the rows from the block's first row.
     """
     shape, features, form = preprocessor.input_shape, preprocessor.recipe.features, preprocessor.packed_form
-    row_shape, dtype = (shape, np.float32) if form is None else ((form.row_bytes,), np.uint8)
+    narrow = preprocessor.narrow_form
+    row_shape, dtype = _stored_form(preprocessor)
     encoded = [storage.array(len(part), row_shape, dtype) for part in parts]
     rows = len(columns[features[0]].missing)
     step = max(1, ENCODE_BLOCK_NUMBERS // max(1, int(np.prod(shape))))
@@ -61,7 +63,7 @@ def encode(
                 if form is not None:
                     taken[0] = form.with_dense(taken[0], flat)
             for whole, (low, _), part in zip(encoded, bounds, taken, strict=True):
-                whole.write(low, part)
+                whole.write(low, part if narrow is None else narrow.pack(part))
         if consume:
             for name in features:
                 discard(columns[name].values, start, end)
@@ -72,6 +74,15 @@ def encode(
             list(threads.map(encode_rows, range(first, min(first + in_turn, rows), step)))  # raises their exceptions
             storage.release()
     return [whole.values for whole in encoded]
+
+
+def _stored_form(preprocessor: Preprocessor) -> tuple[tuple[int, ...], npt.DTypeLike]:
+    """Return the shape and the type of a row as it is stored."""
+    if preprocessor.packed_form is not None:
+        return (preprocessor.packed_form.row_bytes,), np.uint8
+    if preprocessor.narrow_form is not None:
+        return (preprocessor.narrow_form.width,), np.int16
+    return preprocessor.input_shape, np.float32
 
 
 def _block(

@@ -93,6 +93,8 @@ def length_buckets(part: Part, preprocessor: Preprocessor, most: int | None, bat
     if most is None or most == 1:
         return None
     column = cut_column(preprocessor)
+    if part.narrow is not None:
+        column = column.moved(part.narrow.added)
     lengths, batch_rows = text_lengths(part, column), min(batch_rows, part.rows)
     chosen = choose_lengths(lengths, column.length, most, batch_rows)
     if len(chosen) == 1:

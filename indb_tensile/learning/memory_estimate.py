@@ -256,6 +256,7 @@ def estimate_memory(
     kept_names = [
         n for n in stored_names if n in targets or statistics.wires[n].kind in (*_OBJECTS, ColumnKind.IMAGE)
     ]
+    tokens = 0 if images else sum(_tokens(statistics, name, options) for name in stored_names if name not in targets)
     columns_bytes, train_rows = sum(columns.values()) + combined_bytes + pixels_bytes, round(rows * (1 - test_size))
     return MemoryEstimate(
         statistics=statistics,
@@ -266,9 +267,9 @@ def estimate_memory(
             for name in stored_names
             if name in targets or options.encoding(name) != feature_options.TOKENS  # a file has such texts themselves
         ),
-        # Features and outputs take 4 bytes each, except the first output: it counts as 8, because it may be the
-        # number of a class.
-        encoded_bytes=rows * (4 * (width + outputs - 1) + _TARGET_BYTES) + pixels_bytes,
+        # Features and outputs take 4 bytes each, but tokens 2 (narrow_rows.py), except the first output: it counts as
+        # 8, because it may be the number of a class.
+        encoded_bytes=rows * (4 * (width + outputs - 1) - 2 * tokens + _TARGET_BYTES) + pixels_bytes,
         held_out_bytes=round(test_size * columns_bytes),
         fit_bytes=max((_fit_bytes(statistics, name, train_rows) for name in stored_names), default=0),
     )
@@ -356,6 +357,12 @@ def _encoded_numbers(statistics: Statistics, name: str, options: FeatureOptions)
             return 0
         case _:
             return _TIME_NUMBERS
+
+
+def _tokens(statistics: Statistics, name: str, options: FeatureOptions) -> int:
+    """Return how many numbers of an encoded row are tokens of this column."""
+    reads = statistics.wires[name].kind is ColumnKind.TEXT and options.encoding(name) == feature_options.TOKENS
+    return _encoded_numbers(statistics, name, options) if reads else 0
 
 
 def text_numbers(options: FeatureOptions, name: str, distinct: int | None, means: int = 1) -> int:

@@ -3,12 +3,14 @@
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from indb_tensile.errors import DataError, RequestError
 from indb_tensile.learning import architectures
 from indb_tensile.learning.hyperparams import TrainingSettings
 from indb_tensile.learning.learnable_rows import FEWEST_TRAIN_ROWS
+from indb_tensile.learning.packed_rows import UnpackedRows
 from indb_tensile.learning.preprocessor import Preprocessor
 from indb_tensile.learning.registered_network import RegisteredNetwork
 from indb_tensile.learning.requirements import AvailableMemory, Requirements
@@ -47,14 +49,14 @@ def build_module(
 
 def fit_first_weights(
     module: nn.Module,
-    numbers: Tensor,
+    numbers: Tensor | UnpackedRows,
     start: StartingWeights | None,
     features: Sequence[str],
     preprocessor: Preprocessor,
 ) -> None:
     """Fit to the encoded training rows those first weights that depend on them."""
     if isinstance(module, TwoTowers):
-        module.fit(numbers)
+        module.fit(torch.as_tensor(numbers[:]))  # which are no UnpackedRows: rows of pairs are not narrow
     elif start is None or features != start.features:
         fit_embeddings(module, numbers)
     if start is not None and features != start.features:

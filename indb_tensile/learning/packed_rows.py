@@ -6,11 +6,13 @@ unpacked to single precision while it is gathered, on the thread that gathers (b
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from indb_tensile.learning.image_encoders import Images
+from indb_tensile.learning.narrow_rows import NarrowForm
 
 Packed = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
@@ -80,15 +82,18 @@ class PackedForm:
 
 
 class UnpackedRows:
-    """Packed rows in place of an array in single precision. The rows that are taken from it are such an array."""
+    """Packed or narrow rows in place of an array in single precision.
 
-    def __init__(self, packed: Packed, form: PackedForm) -> None:
+    The rows that are taken from it are such an array.
+    """
+
+    def __init__(self, packed: npt.NDArray[Any], form: PackedForm | NarrowForm) -> None:
         self._packed = packed
         self._form = form
 
     def __len__(self) -> int:
         return len(self._packed)
 
-    def __getitem__(self, places: npt.NDArray[np.int64]) -> Floats:
+    def __getitem__(self, places: npt.NDArray[np.int64] | slice) -> Floats:
         """Return the rows at these places."""
         return self._form.unpacked(self._packed[places])

@@ -24,6 +24,7 @@ from indb_tensile.learning.feature_options import FeatureOptions
 from indb_tensile.learning.image_encoders import Images
 from indb_tensile.learning.jsonrows import column_of, duration, named, number, single, truth
 from indb_tensile.learning.moments import Matrix
+from indb_tensile.learning.narrow_rows import NarrowForm
 from indb_tensile.learning.network_tokens import BoundTokens, NetworkTokenizer, NetworkTokens
 from indb_tensile.learning.packed_rows import Packed, PackedForm
 from indb_tensile.learning.pair_encoding import item_numbers_of_rows
@@ -289,6 +290,13 @@ class Preprocessor:
             return None
         numbers = int(np.prod(self.input_shape)) - sum(image.size for image in images)
         return PackedForm(numbers=numbers, images=images, input_shape=self.input_shape)
+
+    @cached_property
+    def narrow_form(self) -> NarrowForm | None:
+        """Return the form of encoded rows whose tokens take two bytes, or None for rows without such tokens."""
+        if self.target.pair is not None:
+            return None
+        return NarrowForm.of(self.layout, int(np.prod(self.input_shape)))
 
     def transform_packed(self, columns: Columns, form: PackedForm) -> Packed:
         """Encode columns of a table in the compact form. Their images are decoded, and their kinds are known."""

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from indb_tensile.errors import DatabaseError, RequestError
+from indb_tensile.learning.narrow_rows import token_numbers
 from indb_tensile.learning.registered_network import RegisteredNetwork, draw_lora, with_lora
 from indb_tensile.learning.token_networks import TextColumn, cut_lengths
 from indb_tensile.request.pretrained_rules import lora_options, lora_targets
@@ -140,18 +141,20 @@ class PretrainedVectors(nn.Module):
         if self.options.train == "lora":
             draw_lora(self.encoder)
 
+    def fitted_step(self, rows: int) -> int:
+        """Return which of `rows` training rows `fit` takes: every n-th one."""
+        work = sum(self.lengths) * sum(own.numel() for own in self.encoder.parameters())
+        return -(-rows // max(_FEWEST_FITTED_ROWS, min(_FITTED_ROWS, _FITTED_WORK // work)))
+
     def fit(self, tokens: Tensor) -> None:
-        """Set centers and scales from the tokens of training rows (rows, sum of lengths), of which some are read.
+        """Set centers and scales from the tokens of some training rows (rows, sum of lengths).
 
         Both are rounded, so that machines whose last bits of the vectors differ begin with the same numbers.
         """
-        work = sum(self.lengths) * sum(own.numel() for own in self.encoder.parameters())
-        most = max(_FEWEST_FITTED_ROWS, min(_FITTED_ROWS, _FITTED_WORK // work))
-        chosen = tokens[:: -(-len(tokens) // most)]
         learning = self.training
         self.eval()
         with torch.no_grad():
-            parts = [self._vectors(own).double() for own in torch.split(chosen, _FITTED_AT_ONCE)]
+            parts = [self._vectors(own).double() for own in torch.split(tokens, _FITTED_AT_ONCE)]
             vectors = torch.cat(parts)
             centers = vectors.mean(dim=0)
             lengths = (vectors - centers).square().sum(dim=2).mean(dim=0).sqrt()
@@ -176,7 +179,7 @@ class PretrainedVectors(nn.Module):
 
     def _vector(self, tokens: Tensor) -> Tensor:
         sizes, length = self.options.network.sizes, tokens.shape[1]
-        numbers = tokens.long()
+        numbers = token_numbers(tokens, [self.options.network.tokenizer.size])
         known = numbers > 0
         places = torch.arange(length, device=tokens.device)
         inputs = {

@@ -16,6 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from indb_tensile.learning.image_networks import ImageColumn, ImageOptions, ImageVectors
+from indb_tensile.learning.narrow_rows import widened
+from indb_tensile.learning.packed_rows import UnpackedRows
 from indb_tensile.learning.pretrained_vectors import PretrainedOptions, PretrainedVectors
 from indb_tensile.learning.token_networks import TextColumn, TextOptions, TextVectors
 
@@ -51,9 +53,17 @@ class RowLayout:
         """Return how many of these numbers are tokens."""
         return sum(text.length for text in self.texts)
 
-    def tokens_in(self, x: Tensor) -> int:
-        """Return how many tokens the rows of a batch (batch, width) have: fewer if its texts are short."""
-        return min(self.tokens, x.shape[1] - self.first_token - self.pixels)
+    def split(self, x: Tensor, values: Sequence[int]) -> list[Tensor]:
+        """Return the parts of a batch (batch, width): values of these sizes, the tokens, and pixels if there are.
+
+        Rows may be narrow (narrow_rows.py), and have fewer tokens if the texts of the batch are short.
+        """
+        if x.dtype is torch.int16:
+            dense, tokens = widened(x, self.first_token)
+            return [*torch.split(dense, list(values), dim=1), tokens]
+        sizes = [*values, min(self.tokens, x.shape[1] - self.first_token - self.pixels)]
+        sizes += [self.pixels] if self.images else []
+        return list(torch.split(x, sizes, dim=1))
 
     @property
     def pixels(self) -> int:
@@ -103,9 +113,8 @@ class RowEmbedding(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Map rows (batch, layout.width) to (batch, outputs)."""
         layout = self.layout
-        sizes = [layout.numbers, layout.others, len(layout.categories), layout.tokens_in(x)]
-        sizes += [layout.pixels] if layout.images else []
-        numbers, others, categories, tokens, *pixels = torch.split(x, sizes, dim=1)
+        sizes = layout.numbers, layout.others, len(layout.categories)
+        numbers, others, categories, tokens, *pixels = layout.split(x, sizes)
         parts = [numbers if self.numbers is None else self.numbers(numbers).flatten(1)] if self.layout.numbers else []
         if self.layout.others:
             parts.append(others)
@@ -143,11 +152,9 @@ class TokenEmbedding(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Map rows (batch, layout.width) to (batch, 1 + values + texts + images, width)."""
         embedded = self.layout.numbers if self.numbers is not None else 0
-        coded, pixels = len(self.layout.categories), self.layout.pixels
+        coded = len(self.layout.categories)
         plain = self.layout.first_token - embedded - coded
-        sizes = [embedded, plain, coded, self.layout.tokens_in(x)]
-        sizes += [pixels] if self.images is not None else []
-        numbers, others, categories, texts, *shown = torch.split(x, sizes, dim=1)
+        numbers, others, categories, texts, *shown = self.layout.split(x, (embedded, plain, coded))
         parts = [self.summary(x)]
         if self.numbers is not None:
             parts.append(self.numbers(numbers))
@@ -299,19 +306,24 @@ class SummaryToken(nn.Module):
         return self.weight.expand(x.shape[0], 1, -1)
 
 
-def fit_embeddings(module: nn.Module, x: Tensor) -> None:
+def fit_embeddings(module: nn.Module, x: Tensor | UnpackedRows) -> None:
     """Fit the bins of piecewise linear embeddings and the centers of vectors of registered networks in the module.
 
     `x` are encoded training rows (rows, width), which may lack their pixels.
     """
     if not len(x):
         return
-    step = -(-len(x) // _FITTED_ROWS)
     for part in module.modules():
         if isinstance(part, PiecewiseLinearEmbedding):
-            part.fit(x[::step, : part.weight.shape[0]])
+            part.fit(_evenly_spaced(x, -(-len(x) // _FITTED_ROWS))[:, : part.weight.shape[0]])
         if isinstance(part, RowEmbedding) and isinstance(part.texts, PretrainedVectors):
-            part.texts.fit(x[:, part.layout.first_token :][:, : part.layout.tokens])
+            rows = _evenly_spaced(x, part.texts.fitted_step(len(x)))
+            part.texts.fit(rows[:, part.layout.first_token :][:, : part.layout.tokens])
+
+
+def _evenly_spaced(x: Tensor | UnpackedRows, step: int) -> Tensor:
+    """Return every `step`-th row."""
+    return torch.as_tensor(x[::step])
 
 
 def _text_vectors(columns: tuple[TextColumn, ...], options: TextOptions | PretrainedOptions) -> nn.Module:

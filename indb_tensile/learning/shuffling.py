@@ -12,21 +12,23 @@ import torch
 from torch import Tensor
 
 from indb_tensile.learning.block_cache import ArrayRows, BlockCache, RowSource
-from indb_tensile.learning.row_storage import MEMORY, RowStorage
+from indb_tensile.learning.encoded_parts import Part
+from indb_tensile.learning.row_storage import MEMORY
 
 WINDOW_BYTES = 32 << 20  # two windows are in memory while a batch has rows of both
 SHUFFLED_BLOCK_BYTES = 64 << 10  # large enough for a disk to read at nearly full speed
 
 
-def shuffled_windows(rows: Tensor, generator: torch.Generator, storage: RowStorage) -> Iterator[Tensor]:
-    """Yield the positions of all rows in a random order, window by window.
+def shuffled_windows(part: Part, generator: torch.Generator) -> Iterator[Tensor]:
+    """Yield the positions of all rows in a random order, window by window. A row counts as `ordered_bytes`.
 
     The rows of the next window are read ahead.
     """
-    if rows.nbytes <= WINDOW_BYTES:
+    rows, storage = part.x, part.storage
+    if len(rows) * part.ordered_bytes <= WINDOW_BYTES:
         yield torch.randperm(len(rows), generator=generator)
         return
-    block_rows = _block_rows(rows)
+    block_rows = _block_rows(part)
     blocks = torch.randperm(-(-len(rows) // block_rows), generator=generator)
     windows = torch.split(blocks, _window_blocks())
     for number, window in enumerate(windows):
@@ -38,25 +40,24 @@ def shuffled_windows(rows: Tensor, generator: torch.Generator, storage: RowStora
         yield positions[torch.randperm(len(positions), generator=generator)]
 
 
-def row_sources(
-    storage: RowStorage, x: Tensor, y: Tensor, batch_rows: int, *, scattered: bool = False
-) -> tuple[RowSource, RowSource]:
+def row_sources(part: Part, batch_rows: int, *, scattered: bool = False) -> tuple[RowSource, RowSource]:
     """Return the sources from which batches of at most `batch_rows` shuffled rows are gathered.
 
     The rows of a batch are from adjacent windows, or `scattered`: each may be from another window.
     """
+    storage, x, y = part.storage, part.x, part.y
     if storage is MEMORY:
         return ArrayRows(x.numpy()), ArrayRows(y.numpy())
-    block_rows = _block_rows(x)
+    block_rows = _block_rows(part)
     windows = 2 + batch_rows // (block_rows * _window_blocks())  # those that one batch may have rows of
-    most = len(x) if x.nbytes <= WINDOW_BYTES else windows * _window_blocks()
+    most = len(x) if len(x) * part.ordered_bytes <= WINDOW_BYTES else windows * _window_blocks()
     if scattered:
         most = max(most, batch_rows)
     return BlockCache(storage, x.numpy(), block_rows, most), BlockCache(storage, y.numpy(), block_rows, most)
 
 
-def _block_rows(rows: Tensor) -> int:
-    return max(1, SHUFFLED_BLOCK_BYTES // rows[:1].nbytes)
+def _block_rows(part: Part) -> int:
+    return max(1, SHUFFLED_BLOCK_BYTES // part.ordered_bytes)
 
 
 def _window_blocks() -> int:

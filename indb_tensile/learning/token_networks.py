@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from indb_tensile.learning.narrow_rows import token_numbers
 from indb_tensile.learning.sequences import EncoderBlock, Positions
 
 _DEVIATION = 0.02  # standard deviation of the first embeddings for attention (BERT, Devlin et al. 2019)
@@ -54,12 +55,17 @@ class TextVectors(nn.Module):
     def __init__(self, columns: tuple[TextColumn, ...], options: TextOptions) -> None:
         super().__init__()
         self.lengths = [column.length for column in columns]
+        self.vocabularies = [column.vocabulary for column in columns]
         self.columns = nn.ModuleList(_encoder(column, options) for column in columns)
         self.dropout = nn.Dropout(options.text_dropout)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Map the tokens (batch, sum of lengths) to (batch, columns, width). Rows may be cut (`cut_lengths`)."""
-        parts = torch.split(tokens.long(), cut_lengths(self.lengths, tokens.shape[1]), dim=1)
+        """Map the tokens (batch, sum of lengths) to (batch, columns, width).
+
+        Rows may be cut (`cut_lengths`), and tokens narrow (narrow_rows.py).
+        """
+        numbers = token_numbers(tokens, self.vocabularies)
+        parts = torch.split(numbers, cut_lengths(self.lengths, tokens.shape[1]), dim=1)
         vectors = [encode(own) for encode, own in zip(self.columns, parts, strict=True)]
         return cast(Tensor, self.dropout(torch.stack(vectors, dim=1)))
 

@@ -240,7 +240,7 @@ def test_passes_of_predictions_have_every_row_once_and_all_of_its_tokens(
 def test_predictions_of_short_texts_are_those_with_their_padding(encoder: str) -> None:
     own = prepared(architecture={"type": "wide_and_deep", "text_encoder": encoder})
     model = ModelPredictor(bundle(own))
-    x = own.train.x
+    x = torch.as_tensor(own.train.unpacked[:])
     with torch.inference_mode():
         whole = own.module.eval()(x).numpy()
     np.testing.assert_allclose(model.outputs(x.numpy()), whole, rtol=1e-4, atol=1e-5)

@@ -26,6 +26,7 @@ from indb_tensile.learning.forecast_table import forecast_columns
 from indb_tensile.learning.hyperparams import TrainingSettings, settings_of
 from indb_tensile.learning.image_decoding import ImageHeader, read_header
 from indb_tensile.learning.memory_estimate import text_numbers
+from indb_tensile.learning.narrow_rows import NarrowForm
 from indb_tensile.learning.pair_encoding import item_ranges
 from indb_tensile.learning.preprocessor import SCALARS
 from indb_tensile.learning.registered_network import RegisteredNetwork
@@ -64,10 +65,14 @@ class TrainingOutline:
     passes: int
     weighted: bool = False
     forecast: ForecastValues | None = None
+    narrow: NarrowForm | None = None  # of the rows, if they have tokens
 
     def batch(self, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return `x` and `y` of a batch, on the meta device."""
-        x = torch.empty((rows, *self.input_shape), device="meta")
+        shape, dtype = self.input_shape, torch.float32
+        if self.narrow is not None:
+            shape, dtype = (self.narrow.width,), torch.int16
+        x = torch.empty((rows, *shape), dtype=dtype, device="meta")
         if self.forecast is not None:
             packed = 2 * self.forecast.count + 3 * self.forecast.targets
             return x, torch.empty((rows, packed), device="meta")
@@ -146,6 +151,7 @@ def outline(
         steps=plan.steps,
         weighted=WeightOptions.parse(spec.hyperparams).used,
         passes=math.ceil(rows * _valid_share(split, shares) / plan.full_rows),
+        narrow=NarrowForm.of(layout, math.prod(input_shape)),
     )
 
 

@@ -14,6 +14,7 @@ from torch import nn
 from indb_tensile.job import Task
 from indb_tensile.learning.architectures import build
 from indb_tensile.learning.cut_texts import CutColumn
+from indb_tensile.learning.narrow_rows import NarrowForm
 from indb_tensile.learning.row_embeddings import fit_embeddings
 from indb_tensile.request.network_rules import IMAGE_ENCODERS, TEXT_ENCODERS
 
@@ -31,6 +32,7 @@ _DECLARED: dict[str, dict[str, Any]] = {
 IMAGES = ((1, 8, 10), (3, 9, 8))  # of two columns: channels, height, width
 _PIXELS = sum(math.prod(shape) for shape in IMAGES)
 VOCABULARIES, LENGTHS = (40, 9), (12, 5)  # of two columns of texts
+_NARROW = NarrowForm(numbers=NUMBERS + OTHERS + len(CATEGORIES), tokens=sum(LENGTHS))
 _SHORT = 7  # tokens of the longer column in a batch of short texts
 
 
@@ -59,10 +61,15 @@ def encoded_texts(rows: int) -> torch.Tensor:
     return torch.cat([encoded_rows(rows), *tokens], dim=1)
 
 
+def narrow_texts(rows: int) -> torch.Tensor:
+    """Draw the same rows as a training on texts stores and uploads them (learning/narrow_rows.py)."""
+    return torch.from_numpy(_NARROW.pack(encoded_texts(rows).numpy()))
+
+
 def short_texts(rows: int) -> torch.Tensor:
-    """Draw the same rows cut as those of a batch of short texts are (learning/cut_texts.py)."""
-    begin = NUMBERS + OTHERS + len(CATEGORIES)
-    return CutColumn(begin=begin, end=begin + LENGTHS[0]).cut(encoded_texts(rows), _SHORT)
+    """Draw the same narrow rows cut as those of a batch of short texts are (learning/cut_texts.py)."""
+    begin = _NARROW.width - _NARROW.tokens
+    return CutColumn(begin=begin, end=begin + LENGTHS[0]).cut(narrow_texts(rows), _SHORT)
 
 
 def towers() -> nn.Module:

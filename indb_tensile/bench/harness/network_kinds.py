@@ -256,14 +256,14 @@ _ALL = (
         settings=_SGD,
     ),
     *(
-        NetworkKind(name=name, build=build, x=embedded_networks.encoded_texts, settings=_ADAMW, **_CLASSIFIED)
+        NetworkKind(name=name, build=build, x=embedded_networks.narrow_texts, settings=_ADAMW, **_CLASSIFIED)
         for name, build in embedded_networks.text_builders(CLASSES).items()
     ),
     *(
         NetworkKind(
             name=name,
             build=build,
-            x=embedded_networks.encoded_texts,
+            x=embedded_networks.narrow_texts,
             settings=_SGD if name == "pretrained_head" else _ADAMW,  # as jobs by default
             architecture="pretrained",
             **_CLASSIFIED,
