@@ -45,7 +45,7 @@ def _require_exact(name: str) -> None:
     assert max(row["swaps"] for row in rows) > 0
 
 
-@pytest.mark.by_day("embeddings", "complex")
+@pytest.mark.by_day("embeddings")
 @pytest.mark.parametrize("name", FEW)
 def test_networks_of_several_kinds_are_exact(name: str) -> None:
     _require_exact(name)

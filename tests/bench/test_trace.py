@@ -212,6 +212,7 @@ def test_the_makespan_of_turns_is_the_sum_of_the_run_times(rival: Rival, runs_s:
 # --- all methods ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.by_day("filled")
 @pytest.mark.parametrize("device", ["gpu", "filled", "half"])
 def test_every_method_does_all_the_work_within_the_memory_and_no_faster_than_alone(device: str) -> None:
     case = _case(device=device)

@@ -206,6 +206,7 @@ def test_restored_dump_has_the_models_and_does_not_run_the_copied_queue(extensio
             assert claim(copied, register(copied)).job == fresh
 
 
+@pytest.mark.nightly
 @pytest.mark.by_day("extension")
 @pytest.mark.postgres
 @pytest.mark.parametrize("way", [EXTENSION, SCRIPT])

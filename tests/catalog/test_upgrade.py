@@ -38,6 +38,7 @@ def test_upgraded_catalog_equals_a_fresh_catalog(upgrade_server: Cluster, old_ca
     drop_database(upgrade_server, "fresh")
 
 
+@pytest.mark.nightly
 @pytest.mark.by_day("extension")
 @pytest.mark.postgres
 @BOTH_WAYS
@@ -48,6 +49,7 @@ def test_second_upgrade_changes_nothing(old_catalog: Connection, way: str) -> No
     assert list_catalog(old_catalog) == before
 
 
+@pytest.mark.nightly
 @pytest.mark.by_day("extension")
 @pytest.mark.postgres
 @BOTH_WAYS
@@ -207,6 +209,7 @@ def test_version_check_refuses_the_old_catalog_with_a_hint_and_accepts_the_upgra
 # --- data that 0.1.0 accepted ----------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 @pytest.mark.postgres
 def test_invalid_names_and_keys_are_rewritten_and_their_jobs_run(old_catalog: Connection) -> None:
     trained = released.add_job(old_catalog, "a\nb")
@@ -240,6 +243,7 @@ def test_invalid_names_and_keys_are_rewritten_and_their_jobs_run(old_catalog: Co
     assert fetch_all(old_catalog, "select count(*) from tensile.model_versions") == [(5,)]
 
 
+@pytest.mark.nightly
 @pytest.mark.by_day("script")
 @pytest.mark.postgres
 @BOTH_WAYS
@@ -297,6 +301,7 @@ def test_jobs_with_invalid_requests_fail_when_they_are_claimed(old_catalog: Conn
     ]
 
 
+@pytest.mark.nightly
 @pytest.mark.postgres
 def test_jobs_and_models_of_another_installation_keep_their_installation(old_catalog: Connection) -> None:
     other_installation = "00000000-0000-0000-0000-000000000001"
@@ -330,6 +335,7 @@ def test_jobs_and_models_of_another_installation_keep_their_installation(old_cat
         assert fetch_all(bob, "select name from tensile.models") == [("published",)]
 
 
+@pytest.mark.nightly
 @pytest.mark.postgres
 def test_first_of_two_owners_gets_the_name_of_a_new_model(old_catalog: Connection) -> None:
     with connect_as(old_catalog, "alice") as alice, connect_as(old_catalog, "bob") as bob, alice.transaction():

@@ -235,6 +235,7 @@ def test_killed_controller_is_replaced_and_its_lease_ended(service: Tensile) -> 
     assert living_controllers(service) == [second["controller"]]
 
 
+@pytest.mark.nightly
 def test_killed_server_is_started_again(service: Tensile) -> None:
     start_embedded(service)
     server = int((cluster(service).data / "postmaster.pid").read_text().splitlines()[0])

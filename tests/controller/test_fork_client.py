@@ -197,6 +197,7 @@ def running_trainers(forks: ForkServer, module: str) -> Iterator[Trainers]:
             trainers.close()
 
 
+@pytest.mark.by_day("terminate")
 @pytest.mark.parametrize("end_method", list(EndMethod))
 def test_trainer_that_is_ended_before_it_starts_is_gone_at_once(end_method: EndMethod) -> None:
     before = children()

@@ -269,6 +269,7 @@ def test_waiting_outlasts_a_dropped_connection(client: Tensile, running: Service
         job.progress()
 
 
+@pytest.mark.nightly
 def test_ctrl_c_cancels_the_awaited_job_and_a_display_leaves_it(client: Tensile, running: Service) -> None:
     job = client.train("interrupted", "digits", target="label", hyperparams=LONG)
     with pytest.raises(WaitTimeoutError, match=f"job {job.number} has not ended within 0 s"):

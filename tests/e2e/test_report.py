@@ -214,6 +214,7 @@ def test_only_the_owner_may_read_the_split_and_the_relation_must_fit(
         alice.execute("select * from tensile_split('own')")
 
 
+@pytest.mark.nightly
 def test_a_model_is_tested_on_a_table_of_its_own(running: Service, alice: psycopg.Connection) -> None:
     alice.execute(
         """create table past as select i as id, i % 9 as x, ((i % 9) * 2.0)::real as y

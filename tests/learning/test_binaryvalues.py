@@ -86,6 +86,7 @@ def read_as_reader(database: Database, admin: Connection, columns: tuple[str, ..
         return read(connection, Relation(oid=row[0], schema="public", name="t"), choose)
 
 
+@pytest.mark.by_day("uuid", "bytea", "inet", "interval", "time with", "jsonb", "text", "mood", "serial_number")
 @pytest.mark.parametrize("type_name", _KEYS)
 def test_rows_with_a_key_of_this_type_are_split_as_by_its_text(
     database: Database, admin: Connection, type_name: str

@@ -29,6 +29,7 @@ def prepared(target: str, task: Task, features: tuple[str, ...] = ("x", "kind"),
     return assemble(make_table(table), spec)
 
 
+@pytest.mark.by_day("hyperparams0", "hyperparams1-value")
 @pytest.mark.parametrize(("target", "task"), [("label", Task.CLASSIFICATION), ("value", Task.REGRESSION)])
 @pytest.mark.parametrize("hyperparams", [{}, {"weight": "weight"}])
 def test_a_baseline_has_the_metrics_of_boosting_on_the_same_rows(

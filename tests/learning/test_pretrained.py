@@ -143,6 +143,7 @@ def learns_with(part: str, name: str) -> bool:
     return part == "all" or "encoder" not in name or (part == "lora" and "lora_" in name)
 
 
+@pytest.mark.by_day("head", "lora")
 @pytest.mark.parametrize("part", ["head", "lora", "all"])
 def test_only_what_was_asked_for_learns_and_is_stored(part: str) -> None:
     job = prepared(train=part)
@@ -160,6 +161,7 @@ def test_only_what_was_asked_for_learns_and_is_stored(part: str) -> None:
         assert not [name for name in stored if "base_layer" in name or "word_embeddings" in name]
 
 
+@pytest.mark.by_day("gpt2")
 @pytest.mark.parametrize("family", BY_DAY)
 def test_published_version_predicts_with_the_network_and_not_without_it(family: str) -> None:
     own = network(family)

@@ -247,6 +247,7 @@ print(broker(gpu, region_bytes=2 << 20, capacity_bytes=512 << 20, least_bytes=2 
     assert private == "None"
 
 
+@pytest.mark.by_day("another process")
 @pytest.mark.parametrize(
     ("settings", "shared", "message"),
     [

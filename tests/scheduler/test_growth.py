@@ -90,6 +90,7 @@ def _score(graph: StepGraph, plan: Plan) -> None:
     assert job_score.faults == ()
 
 
+@pytest.mark.by_day("_judge", "_equivalence", "_rewrite", "_peak", "_simulate-", "_moments", "_cuts")
 @pytest.mark.parametrize("family", nightly_unless(lambda family: family == "residual", FAMILIES))
 @pytest.mark.parametrize(
     "call",

@@ -152,6 +152,9 @@ def test_answers_are_those_of_a_session_that_reads_the_table_itself(
         assert begun(demo) == before + 1
 
 
+@pytest.mark.by_day(
+    "savepoint", "update large", "delete from", "alter type", "revoke", "select-secured", "select-flowers"
+)
 @pytest.mark.parametrize(
     ("setting", "relation"),
     [

@@ -254,6 +254,7 @@ def test_quota_view_shows_device_seconds_and_weight(database: Database) -> None:
         assert alice.execute(query).fetchall() == [("alice", False, 25.0, None, 1.0)]
 
 
+@pytest.mark.by_day("alice has")
 @pytest.mark.parametrize("more_than_usual", [0, 6], ids=["places left", "alice has the most places"])
 def test_job_of_a_second_owner_is_next_behind_a_flood_of_10000(database: Database, more_than_usual: int) -> None:
     with (

@@ -71,6 +71,7 @@ def test_a_name_with_a_number_is_the_whole_name_first(alice: Connection, source:
     assert spec_of(alice)["init_from"] == {"model_id": 1, "model": "a@1", "version": 2}
 
 
+@pytest.mark.by_day("'none'", "@2", "exclude")
 @pytest.mark.parametrize(
     ("arguments", "sqlstate", "message"),
     [

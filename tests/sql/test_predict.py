@@ -64,6 +64,7 @@ def test_request_marks_records_without_column_names(
     assert service.requests == [{"verb": "predict", "version": 700, "rows": [sent], "kind": "value", "unnamed": True}]
 
 
+@pytest.mark.by_day("'sad'::mood", "timestamptz", "NaN", "true", "1e400")
 @pytest.mark.parametrize(
     ("argument", "sent"),
     [
@@ -268,6 +269,7 @@ def test_value_that_no_model_can_read_is_refused(
     assert service.requests == []
 
 
+@pytest.mark.by_day("array_fill", "(select w from", "repeat('x', 9000000)-row")
 @pytest.mark.parametrize(
     ("argument", "message"),
     [

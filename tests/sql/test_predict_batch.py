@@ -40,6 +40,7 @@ def test_batch_of_no_rows_is_empty_and_batch_of_null_is_null(alice: Connection, 
         assert (error.sqlstate, error.message) == ("42704", 'there is no model "flours"')
 
 
+@pytest.mark.by_day("sent0", "sent2", "sent6", "sent7", "infinity")
 @pytest.mark.parametrize(
     ("inputs", "sent"),
     [

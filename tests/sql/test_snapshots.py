@@ -229,6 +229,7 @@ def test_open_transaction_with_a_snapshot_delays_no_other_snapshot(owner: Connec
         assert train(bob, "s") > 0
 
 
+@pytest.mark.by_day("300")
 @pytest.mark.parametrize("rows", [300, 5000])
 def test_rows_of_any_length_keep_the_order_of_the_query(owner: Connection, database: Database, rows: int) -> None:
     owner.execute(

@@ -286,6 +286,7 @@ FORGED = (
 )
 
 
+@pytest.mark.by_day("(select 1)", "public.mine", "set_config", "operator(public", "drop table t; --", "bpchar")
 @pytest.mark.parametrize("expression", FORGED)
 def test_session_that_predicts_refuses_an_expression_that_training_would_not_store(
     owner: Connection, bob: Connection, admin: Connection, serve: Serve, expression: str

@@ -171,6 +171,7 @@ def test_a_training_that_goes_on_within_an_epoch_has_the_bits_of_one_that_was_no
     assert state_bits(state.export()) == whole
 
 
+@pytest.mark.nightly
 def test_short_batches_count_as_a_share_of_a_long_one() -> None:
     own, captured = _training("pooling")
     assert own.buckets is not None

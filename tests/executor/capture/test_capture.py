@@ -49,6 +49,7 @@ def test_a_model_larger_than_any_memory_is_captured_from_shapes_alone(
     assert {p.device.type for p in module.parameters()} == {next(module.parameters()).device.type}
 
 
+@pytest.mark.by_day("tied")
 @pytest.mark.parametrize("kind", nightly_unless(lambda kind: kind in ("cnn", "tied"), SHAPES))
 def test_shapes_alone_give_the_graph_of_the_real_model(kind: str) -> None:
     job = job_of(kind)

@@ -80,13 +80,7 @@ DAILY_LAYERS = (
 )
 
 
-@pytest.mark.by_day(
-    "bicubic without aliases",
-    "softshrink",
-    "fold",
-    "product of many zeros",
-    "determinant of singular matrices",
-)
+@pytest.mark.by_day("bicubic without aliases", "softshrink", "fold")
 @pytest.mark.parametrize("name", nightly_unless(lambda name: name in DAILY_LAYERS, LAYERS))
 def test_a_layer_is_captured_by_the_kernels_that_eager_calls(name: str) -> None:
     dimensions, layer = LAYERS[name]

@@ -37,7 +37,7 @@ SETTINGS = {
 }
 
 
-@pytest.mark.by_day("rmsprop, momentum", "adamw, averaged", "lion, all options")
+@pytest.mark.by_day("adamw, averaged", "lion, all options")
 @pytest.mark.parametrize("name", SETTINGS)
 @pytest.mark.parametrize("kind", nightly_unless(lambda kind: kind == "constant", ["wide", "cnn", "constant", "tied"]))
 def test_every_plan_gives_the_bits_of_torchs_own_optimizer(kind: str, name: str) -> None:

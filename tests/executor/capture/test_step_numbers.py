@@ -40,6 +40,7 @@ def _captured(module: nn.Module, optimizer: OptimizerSettings) -> tuple[Captured
     return step, StepNumbers.of(module, optimizer)
 
 
+@pytest.mark.by_day("sgd", "adamw", "lion")
 @pytest.mark.parametrize("kind", _OPTIMIZERS)
 def test_a_step_with_other_numbers_is_the_step_that_is_captured_with_them(kind: str) -> None:
     optimizer = OptimizerSettings(kind=kind, **_OPTIMIZERS[kind])  # type: ignore[arg-type]

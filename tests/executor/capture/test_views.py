@@ -206,6 +206,7 @@ def test_a_write_to_a_view_that_repeats_or_leaves_out_elements_is_refused(
     assert refused.value.hint.startswith("Clone the view before you write to it")
 
 
+@pytest.mark.by_day("scatter_add", "triu")
 @pytest.mark.parametrize(
     "write",
     [
@@ -241,6 +242,7 @@ def test_a_repeated_view_can_be_read_and_its_clone_written() -> None:
     require_eager_bits(_Applied(lambda hidden: hidden[:, 1:].sub_(_repeated(hidden)[:, 1:].clone().mul_(0.3))))
 
 
+@pytest.mark.by_day("True")
 @pytest.mark.parametrize("masked", [False, True])
 def test_a_slice_of_a_slice_is_written_in_place(masked: bool) -> None:
     views = (("slice", 0, 1, 1), ("slice", 1, 2, 1), ("transpose", 0, 2, 0))
@@ -296,6 +298,7 @@ EMPTY: dict[str, Callable[[torch.Tensor, nn.Module], torch.Tensor]] = {
 DAILY_EMPTY = ("a slice is written", "joined to nothing", "a batch of no rows is normalised")
 
 
+@pytest.mark.by_day("a slice", "joined")
 @pytest.mark.parametrize("name", nightly_unless(lambda name: name in DAILY_EMPTY, EMPTY))
 def test_empty_tensors_equal_eager(name: str) -> None:
     require_eager_bits(_Empty(EMPTY[name]))

@@ -95,14 +95,19 @@ def _plans(steps: tuple[CapturedStep, ...]) -> dict[str, tuple[Plan, ...]]:
     }
 
 
+_OPTIMIZERS = {
+    "mlp": OptimizerSettings(kind="sgd", momentum=0.9, nesterov=True),
+    "cnn": OptimizerSettings(kind="adamw", weight_decay=0.1, clip_norm=0.1),
+}
+
+
 def trained() -> dict[str, Any]:
-    """Return for each model and kind of plan whether its bits are eager's, and how many iterations were launched."""
+    """Return for each model of the command line and each kind of plan whether its bits are eager's, and how many
+    iterations were launched.
+    """
     answers = {}
-    for kind, settings in (
-        ("mlp", OptimizerSettings(kind="sgd", momentum=0.9, nesterov=True)),
-        ("cnn", OptimizerSettings(kind="adamw", weight_decay=0.1, clip_norm=0.1)),
-    ):
-        job, steps = prepared(kind, settings=settings)
+    for kind in sys.argv[1:]:
+        job, steps = prepared(kind, settings=_OPTIMIZERS[kind])
         eager, training = Eager(job), _Training(job, steps)
         for generation, (name, plans) in enumerate(_plans(steps).items()):
             training.runner.adopt(plans, generation)

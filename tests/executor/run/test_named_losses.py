@@ -71,7 +71,7 @@ def _job(task: Task, name: str, *, weighted: bool, passes: Passes) -> Job:
     )
 
 
-@pytest.mark.by_day("poisson", "quantile")
+@pytest.mark.by_day("poisson")
 @pytest.mark.parametrize(
     ("task", "name", "weighted", "passes"), nightly_unless(lambda case: case[1:] in DAILY, CASES), ids=str
 )

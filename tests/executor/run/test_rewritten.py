@@ -49,7 +49,7 @@ def _peak(steps: tuple[CapturedStep, ...], plans: tuple[Plan, ...]) -> int:
     return max(peak(step.graph, plan) for step, plan in zip(steps, plans, strict=True))
 
 
-@pytest.mark.by_day("wide-adam-", "cnn-adam-", "lstm-adam-", "transformer-adam-", "tied-adam-")
+@pytest.mark.by_day("wide-adam-", "cnn-adam-", "lstm-adam-")
 @pytest.mark.parametrize("seeds", [range(3), pytest.param(range(3, 6), marks=pytest.mark.nightly)])
 @pytest.mark.parametrize(
     ("kind", "settings"),
@@ -127,7 +127,7 @@ def test_batches_in_parts_and_half_precision_run_in_other_orders_too(kind: str) 
         assert device.high_water_bytes == _peak(steps, chosen)
 
 
-@pytest.mark.by_day("cnn-True", "wide-False")
+@pytest.mark.by_day("cnn-True")
 @pytest.mark.parametrize(
     ("kind", "is_host"),
     nightly_unless(
