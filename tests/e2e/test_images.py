@@ -44,6 +44,7 @@ def demo(running: Service) -> Iterator[psycopg.Connection]:
         yield connection
 
 
+@pytest.mark.nightly
 def test_a_model_of_images_trains_beside_broken_ones_and_predicts_in_every_way(
     running: Service, demo: psycopg.Connection
 ) -> None:

@@ -42,6 +42,7 @@ def demo(running: Service) -> Iterator[psycopg.Connection]:
         yield connection
 
 
+@pytest.mark.nightly
 def test_pairs_are_learned_embedded_by_side_and_ranked(
     running: Service, demo: psycopg.Connection, tmp_path: Path
 ) -> None:

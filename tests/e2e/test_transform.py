@@ -24,6 +24,7 @@ select tensile_train('clock', 'clocked', target => 'afternoon', features => arra
   transform => '{"hour": "extract(hour from at at time zone ''UTC'')"}')"""
 
 
+@pytest.mark.nightly
 def test_model_of_a_computed_feature_predicts_alike_in_each_form_and_session(running: Service) -> None:
     running.until(lambda: device_is_free(running), "the device to be free")
     with running.database.connect("demo") as demo:

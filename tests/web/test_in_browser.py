@@ -22,6 +22,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         yield driver
 
 
+@pytest.mark.nightly
 def test_every_page_shows_what_its_role_may_see_and_the_browser_finds_no_fault(
     browser: Any, page_of_alice: ServedPage, job: int
 ) -> None:
@@ -45,6 +46,7 @@ def test_every_page_shows_what_its_role_may_see_and_the_browser_finds_no_fault(
     assert complaints(browser) == []
 
 
+@pytest.mark.nightly
 def test_a_browser_that_is_not_logged_in_sees_the_way_in(browser: Any, page_of_bob: ServedPage, job: int) -> None:
     browser.delete_all_cookies()
     open_page(browser, page_of_bob, f"/jobs/{job}")

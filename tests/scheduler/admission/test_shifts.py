@@ -12,6 +12,7 @@ from indb_tensile.scheduler.admission.events import Capture, Finish, Parking, Pa
 from indb_tensile.scheduler.admission.pool import JobStage, Sharing, TrainerId
 from indb_tensile.scheduler.completion.contention import Contention
 from indb_tensile.scheduler.link import Link
+from tests.nightly import some_examples
 
 from .fake_controller import REGION, FakeController, graph, job, measurement, orders_of_type
 from .test_completion_rule import TimedPlanner
@@ -246,6 +247,7 @@ def test_a_set_that_is_as_fast_as_foretold_stays() -> None:
     jobs=st.lists(st.tuples(st.integers(1, 40), st.integers(10, 20_000), st.integers(1, 3)), min_size=1, max_size=6),
     data=st.data(),
 )
+@some_examples()
 def test_every_job_has_its_first_step_in_time_and_ends_and_changes_are_rare(
     jobs: list[tuple[int, int, int]], data: st.DataObject
 ) -> None:

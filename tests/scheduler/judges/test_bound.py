@@ -198,7 +198,7 @@ def test_no_plan_of_a_small_graph_is_below_the_bound(data: st.DataObject) -> Non
             assert bound_bytes(graph, latency_ns, link, time_ns) <= peak_bytes
 
 
-@some_examples()
+@few_examples()
 @given(graphs(), links(), st.data())
 def test_no_policy_and_no_search_is_below_the_bound(graph: StepGraph, link: Link, data: st.DataObject) -> None:
     stages = data.draw(st.sampled_from((Stage.FORWARD, Stage.OPTIMIZER)))
