@@ -13,10 +13,9 @@ import numpy.typing as npt
 
 from indb_tensile.learning.hyperparams import TrainingSettings
 from indb_tensile.learning.image_encoders import Images
+from indb_tensile.learning.seeded_draws import Draws, Rows, draw
 
 Pixels = npt.NDArray[np.uint8]  # (rows, channels, height, width)
-Rows = npt.NDArray[np.int64]
-Draws = npt.NDArray[np.float64]
 
 _HIGHEST = 255
 _FLIP, _DOWN, _RIGHT, _TURN, _LIGHT, _CONTRAST, _HOLE_DOWN, _HOLE_RIGHT, _TINT = range(
@@ -52,7 +51,7 @@ class Augmentation:
     def apply(self, pixels: Pixels, image: Images, column: int, epoch: int, rows: Rows) -> Pixels:
         """Return changed copies of the images of these rows in this epoch."""
         changed = pixels.copy()
-        draws = [_drawn(self.seed, epoch, column, kind, rows) for kind in range(_TINT + _MOST_CHANNELS)]
+        draws = [draw(self.seed, epoch, column * 64 + kind, rows) for kind in range(_TINT + _MOST_CHANNELS)]
         fill = np.array(image.fill, np.uint8)
         if self.flip:
             mirrored = draws[_FLIP] < 0.5
@@ -70,22 +69,6 @@ class Augmentation:
         if self.cutout:
             _cut(changed, draws[_HOLE_DOWN], draws[_HOLE_RIGHT], self.cutout, fill)
         return changed
-
-
-def _drawn(seed: int, epoch: int, column: int, kind: int, rows: Rows) -> Draws:
-    """Return a number from 0 to 1 for each row, by the finalizer of splitmix64 of all arguments."""
-    state = np.uint64(seed)
-    words = np.full(len(rows), state, np.uint64)
-    for value in (np.uint64(epoch), np.uint64(column * 64 + kind), rows.astype(np.uint64)):
-        words = _mixed(words ^ value)
-    return (words >> np.uint64(11)).astype(np.float64) / 2.0**53
-
-
-def _mixed(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    words = words + np.uint64(0x9E37_79B9_7F4A_7C15)
-    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58_476D_1CE4_E5B9)
-    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D0_49BB_1331_11EB)
-    return words ^ (words >> np.uint64(31))
 
 
 def _steps(draws: Draws, share: float, side: int) -> list[int]:

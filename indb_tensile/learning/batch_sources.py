@@ -1,4 +1,4 @@
-"""The sources from which the batches of a part are gathered: stored rows, cut texts, or unpacked images."""
+"""The sources from which the batches of a part are gathered: stored rows, cut texts, or images, perhaps mixed."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +13,7 @@ from indb_tensile.learning.cut_texts import CutColumn
 from indb_tensile.learning.encoded_parts import Part
 from indb_tensile.learning.hyperparams import TrainingSettings
 from indb_tensile.learning.length_buckets import LengthBuckets
+from indb_tensile.learning.mixup import MixedInputs, MixedTargets, Mixup
 from indb_tensile.learning.packed_rows import PackedForm
 from indb_tensile.learning.shuffling import row_sources
 
@@ -77,6 +78,7 @@ class TrainingSources:
     settings: TrainingSettings
     buckets: LengthBuckets | None = None
     _sources: tuple[RowSource, RowSource] = field(init=False)
+    _changing: list[UnpackedBatches | MixedInputs | MixedTargets] = field(init=False)  # those that differ by epoch
     parts_of: "BatchShapes" = field(init=False)
 
     def __post_init__(self) -> None:
@@ -87,12 +89,16 @@ class TrainingSources:
             x = UnpackedBatches(x, form, Augmentation.of(self.settings))
         if self.buckets is not None:
             x = CutRows(x, self.buckets.column, part.x.shape[1])
+        self._changing = [x] if isinstance(x, UnpackedBatches) else []
+        if (mixup := Mixup.of(self.settings)) is not None:
+            x, y = MixedInputs(x, mixup), MixedTargets(y, mixup)
+            self._changing += [x, y]
         self._sources, self.parts_of = (x, y), BatchShapes(part, self.buckets)
 
     def of_epoch(self, epoch: int) -> tuple[RowSource, RowSource]:
         """Return the sources in this epoch. A pass over another epoch has ended."""
-        if isinstance(self._sources[0], UnpackedBatches):
-            self._sources[0].epoch = epoch
+        for source in self._changing:
+            source.epoch = epoch
         return self._sources
 
 

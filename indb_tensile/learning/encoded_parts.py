@@ -20,7 +20,7 @@ from indb_tensile.learning.preprocessor import Preprocessor
 from indb_tensile.learning.row_storage import BLOCK_ROWS, MEMORY, RowStorage, row_blocks
 from indb_tensile.learning.row_weights import Weights
 from indb_tensile.learning.targets import TargetEncoding
-from indb_tensile.learning.weighted_losses import pack
+from indb_tensile.learning.weighted_losses import pack, pair_of
 
 _FLOAT_BYTES = 4
 
@@ -89,8 +89,12 @@ def encode_parts(
     weights: Sequence[Weights] | None,
     *,
     consume: bool,
+    mixed: bool = False,
 ) -> list[Part]:
-    """Return the rows of each part as tensors. With `consume` the table's columns are emptied."""
+    """Return the rows of each part as tensors. With `consume` the table's columns are emptied.
+
+    With `mixed` the loss takes pairs of weighted classes, as those of mixed rows.
+    """
     target = preprocessor.target
     storage = table.storage
     targets = [_encode_target(ColumnRows(table.columns[target.column], part), target, storage) for part in parts]
@@ -111,6 +115,8 @@ def encode_parts(
         packed = [torch.from_numpy(y) for y in loss_targets(targets)]
     if weights is not None:
         packed = [_packed(y, own, storage) for y, own in zip(of_rows, weights, strict=True)]
+    if mixed:
+        packed = [_paired(y, storage) for y in packed]
     form, narrow = preprocessor.packed_form, preprocessor.narrow_form
     return [
         Part(x=torch.from_numpy(x), y=y, targets=own, storage=storage, form=form, narrow=narrow)
@@ -136,4 +142,12 @@ def _packed(targets: Tensor, weights: Weights, storage: RowStorage) -> Tensor:
     whole = storage.array(len(targets), (width,), np.float32)
     for start, end in row_blocks(len(targets)):
         whole.write(start, pack(targets[start:end], torch.from_numpy(weights[start:end])).numpy())
+    return torch.from_numpy(whole.values)
+
+
+def _paired(targets: Tensor, storage: RowStorage) -> Tensor:
+    """Return the classes of rows, or their packed classes and weights, as pairs, in `storage`."""
+    whole = storage.array(len(targets), (4,), np.float32)
+    for start, end in row_blocks(len(targets)):
+        whole.write(start, pair_of(targets[start:end]).numpy())
     return torch.from_numpy(whole.values)

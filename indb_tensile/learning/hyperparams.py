@@ -43,8 +43,8 @@ class TrainingSettings:
     (executor/capture/rank_share.py). `precision` applies to matrix products and convolutions
     (executor/run/precision.py); parameters, gradients and optimizer state are always float32. `class_weight` and
     `weight` are read by row_weights.py, the loss and its options by weighted_losses.py; without a loss it is the
-    task's. `ensemble` is the number of networks that predict together (ensemble.py). `baseline` says whether the
-    version gets a baseline (boosted_baseline.py).
+    task's. `ensemble` is the number of networks that predict together (ensemble.py), and `mixup` the alpha of
+    mixup.py. `baseline` says whether the version gets a baseline (boosted_baseline.py).
     """
 
     epochs: int
@@ -83,6 +83,7 @@ class TrainingSettings:
     augment_rotation: float
     augment_color: float
     augment_cutout: float
+    mixup: float | None
     contamination: float | None
     baseline: bool
     seed: int

@@ -19,7 +19,7 @@ from indb_tensile.learning.splits import Split
 from indb_tensile.learning.target_columns import with_combined
 from indb_tensile.learning.targets import labeled, unlabeled
 from indb_tensile.request.hyperparam_rules import check_weights
-from indb_tensile.request.image_rules import check_images
+from indb_tensile.request.image_rules import check_images, check_mixup
 from indb_tensile.request.split_rules import check_split_use
 
 FEWEST_TRAIN_ROWS = 2  # batch normalisation and every standard deviation need two
@@ -123,9 +123,11 @@ def _with_items(table: TableData, items: Sequence[str]) -> tuple[TableData, Rows
 
 
 def _check_images(spec: JobSpec, columns: Columns, features: Sequence[str]) -> None:
-    """Refuse a network that reads no images, and augmentations where no column has images."""
+    """Refuse a network that reads no images, and augmentations and mixup where the columns do not allow them."""
     images = [name for name in features if columns[name].kind is ColumnKind.IMAGE]
-    check_images(spec.architecture, spec.preprocess, len(images), len(features) - len(images), spec.hyperparams)
+    others = len(features) - len(images)
+    check_images(spec.architecture, spec.preprocess, len(images), others, spec.hyperparams)
+    check_mixup(spec.hyperparams, spec.task, len(images), others)
 
 
 def _with_paths(table: TableData, features: Sequence[str], options: FeatureOptions) -> Columns:

@@ -252,7 +252,9 @@ def assemble(
     inputs = {} if forecast is not None else input_figures(table.columns, preprocessor, train)
     table.columns.update(learnable.images.columns)
     weights = _weights(table, known, checked.weights, target, parts)
-    encoded = encode_parts(table, preprocessor, (train, valid, test), weights, consume=consume)
+    encoded = encode_parts(
+        table, preprocessor, (train, valid, test), weights, consume=consume, mixed=settings.mixup is not None
+    )
     fit_first_weights(module, encoded[0].numbers, start, features, preprocessor)
     return Prepared(
         module=module,

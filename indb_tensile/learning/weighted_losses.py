@@ -4,6 +4,8 @@ The target of a weighted row comes with the weight of the row, as one tensor who
 of labels may come with a weight for each label. The loss of a batch is the sum of the weighted losses divided by the
 number of rows, not by the sum of their weights. So a row counts the same in every batch, and a batch that is computed
 in parts has the gradients of the whole batch.
+
+A row that is mixed with another one (mixup.py) has a pair of classes, each with a weight of its own.
 """
 
 from collections.abc import Callable
@@ -50,6 +52,12 @@ def loss_of(task: Task, settings: TrainingSettings, *, weighted: bool, members: 
     """Return the loss that training minimises. With `members` the network is one of several members, as TabM."""
     if members:
         return MemberLoss(loss_of(task, settings, weighted=weighted))
+    if settings.mixup is not None:
+        return MixedLoss(_unmixed_loss(task, settings, weighted=True))
+    return _unmixed_loss(task, settings, weighted=weighted)
+
+
+def _unmixed_loss(task: Task, settings: TrainingSettings, *, weighted: bool) -> nn.Module:
     name = settings.loss or DEFAULT_LOSSES[task]
     if name == "cross_entropy" and not settings.label_smoothing:
         return WeightedCrossEntropy() if weighted else nn.CrossEntropyLoss()
@@ -75,6 +83,18 @@ class WeightedSquares(nn.Module):
         values = outputs.shape[1]
         errors = outputs - packed[:, :values]
         return (errors * errors * packed[:, values:]).mean()
+
+
+class MixedLoss(nn.Module):
+    """The sum of the losses of both classes of mixed rows. `loss` takes packed classes and weights."""
+
+    def __init__(self, loss: nn.Module) -> None:
+        super().__init__()
+        self.loss = loss
+
+    def forward(self, outputs: Tensor, pairs: Tensor) -> Tensor:
+        """Return the mean for outputs (rows, classes) and pairs (rows, 4): class, weight, class, weight."""
+        return cast(Tensor, self.loss(outputs, pairs[:, :2]) + self.loss(outputs, pairs[:, 2:]))
 
 
 class MeanLoss(nn.Module):
@@ -177,6 +197,12 @@ def pack(targets: Tensor, weights: Tensor) -> Tensor:
     """Return targets and weights as float32 (rows, values + weights). A class number is exact up to 2**24."""
     rows = len(targets)
     return torch.cat([targets.reshape(rows, -1).float(), weights.reshape(rows, -1).float()], dim=1)
+
+
+def pair_of(targets: Tensor) -> Tensor:
+    """Return classes (rows,), or packed classes and weights (rows, 2), as pairs whose second class weighs nothing."""
+    packed = pack(targets, torch.ones(len(targets))) if targets.dim() == 1 else targets
+    return torch.cat([packed, packed[:, :1], torch.zeros(len(packed), 1)], dim=1)
 
 
 _LEAST_DOUBT = 1e-7  # about the distance from 1 to the next smaller float32

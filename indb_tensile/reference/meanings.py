@@ -84,6 +84,9 @@ HYPERPARAMS: dict[str, str] = {
     "augment_rotation": "The degrees by which an image is turned at most, in either direction.",
     "augment_color": "The share by which brightness and contrast are changed at most; each colour by half of it.",
     "augment_cutout": "The share of height and width of a rectangle that is replaced by the mean colour.",
+    "mixup": "For classification of images: the alpha of mixup. Each image of a batch becomes a mean of itself and "
+    "another one, with shares from the Beta distribution of (alpha, alpha), and has both classes with these shares, "
+    "drawn anew for each row in each epoch. Null: images are not mixed.",
     "contamination": "For anomalies: the share of the rows that are taken for anomalies. A row is one if its score "
     "is above 1 - `contamination`. Null: 0.01.",
     "baseline": "Whether gradient boosting, or for anomalies an isolation forest, is fitted to the same rows after "

@@ -60,6 +60,7 @@ HYPERPARAMS: dict[str, Rule] = {
     "augment_rotation": {"type": "number", "minimum": 0, "maximum": 180, "default": 0.0},
     "augment_color": {"type": "number", "minimum": 0, "maximum": 1, "default": 0.0},
     "augment_cutout": {"type": "number", "minimum": 0, "maximum": 1, "default": 0.0},
+    "mixup": {"type": "number", "above": 0, "maximum": 100, "default": None},
     "contamination": {"type": "number", "above": 0, "maximum": 0.5, "default": None},
     "baseline": {"type": "boolean", "default": True},
     "seed": {"type": "integer", "minimum": 0, "maximum": 2147483647, "default": 0},

@@ -6,6 +6,7 @@ The rules need the first bytes of a value only: nothing here decodes an image.
 from typing import Any
 
 from ..errors import RequestError
+from .abbreviation import shown
 from .network_rules import IMAGE_ARCHITECTURES, PAIR_ARCHITECTURES, TABLE_ARCHITECTURES
 from .parameter_rules import Json
 
@@ -68,6 +69,33 @@ def check_images(architecture: Json, preprocess: Json, images: int, others: int,
         raise RequestError(
             f'architecture {kind}: "input_shape" means nothing for images, whose shape is their size',
             hint='Leave "input_shape" out, and give preprocess => \'{"size": [height, width]}\'.',
+        )
+
+
+def check_mixup(hyperparams: Json, task: str, images: int, others: int) -> None:
+    """Raise RequestError for mixing rows that are not images with classes, or that have no other row in their batch.
+
+    `images` and `others` count the features as in `check_images`.
+    """
+    alpha = hyperparams.get("mixup")
+    if alpha is None:
+        return
+    subject = f'hyperparams: "mixup" is {shown(alpha)}'
+    if task != "classification":
+        raise RequestError(
+            f"{subject}, and task {task} has no classes that could be mixed",
+            hint="Leave it out: mixup is for classification of images.",
+        )
+    if not images or others:
+        raise RequestError(
+            f"{subject}, and the features are {_counted(images, 'image')} and {_counted(others, 'other column')}",
+            detail="Mixup averages the pixels of two images. An average of categories means nothing.",
+            hint="Leave it out, or learn from columns of bytea with images alone: features => array[...].",
+        )
+    if hyperparams.get("batch_size") == 1:
+        raise RequestError(
+            f"{subject}, and a batch has one row, which has no other row to be mixed with",
+            hint='Leave it out, or set "batch_size" to 2 or more.',
         )
 
 

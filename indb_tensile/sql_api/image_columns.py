@@ -13,6 +13,7 @@ from ..request.image_rules import (
     IMAGE,
     MOST_IMAGE_BYTES,
     check_images,
+    check_mixup,
     check_sizes,
     format_of,
 )
@@ -32,6 +33,7 @@ def check_image_options(table: Table, spec: Json) -> None:
     check_images(
         spec["architecture"], spec["preprocess"], len(images), len(columns) - len(images), spec["hyperparams"]
     )
+    check_mixup(spec["hyperparams"], spec["task"], len(images), len(columns) - len(images))
     if images and spec["task"] == "forecast":
         raise RequestError(
             f"a forecast does not read images: {', '.join(images)}",

@@ -220,6 +220,8 @@ def _misfit_preprocess(options: Any, table: Table, target: TrainingTarget, task:
 def _misfit_hyperparams(options: Any, table: Table, target: TrainingTarget, task: str) -> str:
     if task == "regression" and options.get("class_weight") is not None:
         return f"{task} has no classes to weigh"
+    if task != "classification" and options.get("mixup") is not None:
+        return f"{task} has no classes to mix"
     if not fits_task(options, task):
         return f"{task} has no such loss"
     weight = options.get("weight")

