@@ -178,3 +178,11 @@ def test_a_target_of_several_has_an_output_for_each(
     assert (training.outputs, tuple(y.shape)) == (outputs, (32, outputs + weighted))
     assert training.module.train()(x).shape == (32, 2, outputs)
     assert training.loss(training.module(x), y).shape == ()
+
+
+def test_a_mixed_row_has_two_weighted_classes() -> None:
+    spec = replace(SPEC, architecture={"type": "cnn"}, hyperparams={"batch_size": 32, "mixup": 0.2, "weight": "w"})
+    training = outline(spec, [PIXELS, LABEL], rows=1000)
+    x, y = training.batch(32)
+    assert y.shape == (32, 4)
+    assert training.loss(training.module(x), y).shape == ()
