@@ -119,8 +119,9 @@ class CapturedSteps:
             key = ""
             if files is not None:
                 where = {"device": kind_of(device, threads), "place": str(place)}
-                if share is not None and kind is StepKind.TRAINING:
-                    where["share"] = f"{share.rank} of {share.ranks}, {share.reduce}"
+                if share is not None and (kind is StepKind.TRAINING or share.divides_state):
+                    state = "divided" if share.divides_state else "whole"
+                    where["share"] = f"{share.rank} of {share.ranks}, {share.reduce}, {state} state"
                 key = capture_key(
                     prepared.architecture, prepared.module, prepared.loss, kind, batch, numbers, passes, where
                 )
@@ -270,7 +271,7 @@ def _capture(
     if kind is StepKind.TRAINING:
         step = capture_training(prepared.module, prepared.loss, *batch, optimizer, passes, share)
     else:
-        step = capture_evaluation(prepared.module, prepared.loss, *batch, optimizer)
+        step = capture_evaluation(prepared.module, prepared.loss, *batch, optimizer, share)
     step = with_precision(step, passes.precision, place)
     return with_host_uploads(step) if device == CPU else step
 

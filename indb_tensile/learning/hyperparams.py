@@ -40,7 +40,8 @@ class TrainingSettings:
     of the weights is validated and published. A step processes its batch in parts of at most `micro_batch_size` rows;
     None means the whole batch at once. Batches have texts of like length, of at most `length_buckets` lengths
     (length_buckets.py); None means one. `reduce` says how several devices add up gradients
-    (executor/capture/rank_share.py). `precision` applies to matrix products and convolutions
+    (executor/capture/rank_share.py), and `zero_stage` whether they divide the optimizer's state
+    (executor/capture/state_division.py). `precision` applies to matrix products and convolutions
     (executor/run/precision.py); parameters, gradients and optimizer state are always float32. `class_weight` and
     `weight` are read by row_weights.py, the loss and its options by weighted_losses.py; without a loss it is the
     task's. `ensemble` is the number of networks that predict together (ensemble.py), and `mixup` the alpha of
@@ -52,6 +53,7 @@ class TrainingSettings:
     micro_batch_size: int | None
     length_buckets: int | None
     reduce: str
+    zero_stage: int | None
     precision: str
     optimizer: str
     learning_rate: float

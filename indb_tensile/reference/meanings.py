@@ -18,6 +18,9 @@ HYPERPARAMS: dict[str, str] = {
     "the parts, to the bits of one device with the same `micro_batch_size`. `fast`: each device adds up its own "
     "parts, and PyTorch's all-reduce adds up the devices; it sends less, and the last bits are not those of one "
     "device.",
+    "zero_stage": "With `devices` of 2 or more: 1 divides the optimizer's state among the devices, as the first "
+    "stage of ZeRO does (Rajbhandari and others 2020): each device keeps the state of some parameters and updates "
+    "them. 0 and null: each device keeps the whole state. The results have the same bits.",
     "precision": "The precision of matrix products and convolutions; parameters, gradients and optimizer stay "
     "float32. On a GPU, torch is PyTorch's default: convolutions in TensorFloat-32 (19 bits), products in float32; "
     "float32 and tf32 use that precision for both. On processors these three are the same, float32. With bfloat16, "

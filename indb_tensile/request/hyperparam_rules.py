@@ -21,6 +21,7 @@ HYPERPARAMS: dict[str, Rule] = {
     "micro_batch_size": {"type": "integer", "minimum": 1, "maximum": 1048576, "default": None},
     "length_buckets": {"type": "integer", "minimum": 1, "maximum": 8, "default": None},
     "reduce": {"type": "choice", "values": ["exact", "fast"], "default": "exact"},
+    "zero_stage": {"type": "integer", "minimum": 0, "maximum": 1, "default": None},
     "precision": {"type": "choice", "values": ["torch", "float32", "tf32", "bfloat16"], "default": "torch"},
     "optimizer": {
         "type": "choice",
@@ -105,6 +106,9 @@ def check_hyperparams(hyperparams: Any) -> Json:
         raise RequestError('hyperparams: "weight_decay_of" needs a weight decay above 0', hint=hint)
     if effective["nesterov"] and values.get("momentum") == 0:
         raise RequestError('hyperparams: "nesterov" needs a momentum above 0', hint='Set "momentum" to 0.9.')
+    if values.get("zero_stage") == 1 and effective["optimizer"] == "sgd" and values.get("momentum") == 0:
+        message = 'hyperparams: "zero_stage" is 1, and sgd without a momentum keeps no state'
+        raise RequestError(message, hint='Leave "zero_stage" out, or use a momentum above 0 or another optimizer.')
     return values
 
 

@@ -9,12 +9,17 @@ from .estimator_rules import is_estimator
 
 MOST_DEVICES = 64  # equal to tensile.spec_fault()
 EXACT = "exact"  # the sum of gradients that several devices and one device make alike
+# Parameters that have an effect on several devices only: the value that one device allows, and the meaning.
+OF_RANKS = {
+    "reduce": (EXACT, "It says how several devices add up their gradients."),
+    "zero_stage": (0, "It says whether several devices divide the optimizer's state among them."),
+}
 
 
 def check_devices(devices: Any, spec: Mapping[str, Any]) -> int:
     """Return the number of devices that train the job together. Raises RequestError for a job that they cannot."""
     if devices is None or (devices == 1 and not isinstance(devices, bool)):
-        check_reduce_alone(spec["hyperparams"])
+        check_alone(spec["hyperparams"])
         return 1
     if not isinstance(devices, int) or isinstance(devices, bool) or not 1 <= devices <= MOST_DEVICES:
         hint = f"Give a number from 1 to {MOST_DEVICES}: each device computes a part of every batch."
@@ -35,14 +40,15 @@ def check_devices(devices: Any, spec: Mapping[str, Any]) -> int:
     return devices
 
 
-def check_reduce_alone(hyperparams: Mapping[str, Any]) -> None:
-    """Raise RequestError for a training on one device that is to add up gradients as several devices do."""
-    if hyperparams.get("reduce", EXACT) != EXACT:
-        raise RequestError(
-            f'hyperparams: "reduce" is {hyperparams["reduce"]}, and one device trains',
-            detail="It says how several devices add up their gradients.",
-            hint='Leave "reduce" out, or give devices => 2 or more.',
-        )
+def check_alone(hyperparams: Mapping[str, Any]) -> None:
+    """Raise RequestError for a training on one device that has parameters of a training on several."""
+    for name, (alone, meaning) in OF_RANKS.items():
+        if hyperparams.get(name, alone) != alone:
+            raise RequestError(
+                f'hyperparams: "{name}" is {hyperparams[name]}, and one device trains',
+                detail=meaning,
+                hint=f'Leave "{name}" out, or give devices => 2 or more.',
+            )
 
 
 def _check_parts(devices: int, batch_size: int | None, micro_batch_size: int | None) -> None:

@@ -14,7 +14,7 @@ from ..request.early_stop_rules import EARLY_STOP
 from ..request.estimator_rules import is_estimator, of_networks
 from ..request.loss_rules import fits_task
 from ..request.network_rules import ENSEMBLE_ARCHITECTURES
-from ..request.rank_rules import EXACT
+from ..request.rank_rules import OF_RANKS
 from ..request.task_rules import METRICS, predicts_target
 from .spi import Json, Plpy
 from .training_arguments import architecture
@@ -94,7 +94,7 @@ def fitting(plpy: Plpy, request: Json, last: LastRun, table: Table, target: Trai
         if reason := misfit(value, table, target, task):
             _notice_misfit(plpy, last, name, value, reason)
             last = last.without(name)
-    for leave_out in (_without_freeze, _without_reduce, _without_ensemble, _without_network_options):
+    for leave_out in (_without_freeze, _without_rank_options, _without_ensemble, _without_network_options):
         last = leave_out(plpy, request, last)
     return last
 
@@ -124,14 +124,15 @@ def _without_freeze(plpy: Plpy, request: Json, last: LastRun) -> LastRun:
     return _without_hyperparams(last, ["freeze"])
 
 
-def _without_reduce(plpy: Plpy, request: Json, last: LastRun) -> LastRun:
-    """Return the run without the way in which several devices add up gradients, if one device trains now."""
+def _without_rank_options(plpy: Plpy, request: Json, last: LastRun) -> LastRun:
+    """Return the run without the parameters that have an effect on several devices only, if one device trains now."""
     options = last.arguments.get("hyperparams") or {}
-    alone = request.get("devices") in (None, 1)
-    if not alone or options.get("reduce", EXACT) == EXACT or request.get("hyperparams") is not None:
+    if request.get("devices") not in (None, 1) or request.get("hyperparams") is not None:
         return last
-    _notice_misfit(plpy, last, "reduce", options["reduce"], "one device trains")
-    return _without_hyperparams(last, ["reduce"])
+    others = [name for name, (alone, _) in OF_RANKS.items() if options.get(name, alone) != alone]
+    for name in others:
+        _notice_misfit(plpy, last, name, options[name], "one device trains")
+    return _without_hyperparams(last, others) if others else last
 
 
 def _without_ensemble(plpy: Plpy, request: Json, last: LastRun) -> LastRun:

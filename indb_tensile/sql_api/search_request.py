@@ -14,7 +14,7 @@ from ..request.hyperparam_rules import check_hyperparams, check_schedule
 from ..request.loss_rules import check_loss
 from ..request.network_rules import check_architecture, read_architecture
 from ..request.preprocess_rules import check_preprocess, check_preprocess_columns
-from ..request.rank_rules import check_reduce_alone
+from ..request.rank_rules import check_alone
 from ..request.request_fields import read_text
 from ..request.search_rules import (
     DEFAULT_ARCHITECTURE,
@@ -166,7 +166,7 @@ def _check_variant(variant: Json, spec: Json, space: Json, table: Table) -> None
     hyperparams = check_hyperparams(arguments["hyperparams"])
     check_loss(hyperparams, spec["task"])
     check_schedule(hyperparams, spec["split"])
-    check_reduce_alone(hyperparams)
+    check_alone(hyperparams)
     check_ensemble(architecture, hyperparams, starts=spec.get("init_from") is not None)
     check_targets_of_estimator(architecture, spec["task"], several=bool(spec.get("targets")))
     check_estimator({**arguments, "architecture": architecture, "hyperparams": hyperparams})

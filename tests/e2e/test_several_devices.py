@@ -21,6 +21,7 @@ pytestmark = [pytest.mark.postgres, pytest.mark.nightly]
 
 NETWORK = '{"type": "mlp", "hidden": [64, 48, 32], "dropout": 0.2}'
 HYPERPARAMS = {"epochs": 3, "batch_size": 96, "seed": 7, "clip_norm": 0.5}
+DIVIDED = {"zero_stage": 1}  # the devices divide the optimizer's state
 CAPACITIES_BYTES = (64 * MIB, 48 * MIB, 40 * MIB, 56 * MIB)
 
 
@@ -119,11 +120,11 @@ def check_clean(service: Service) -> None:
     service.until(lambda: service.value(held) == 0, "all device memory to be free")
 
 
-@pytest.mark.parametrize("devices", [2, 3, 4])
+@pytest.mark.parametrize(("devices", "options"), [(2, {}), (3, {}), (4, {}), (3, DIVIDED)])
 def test_several_devices_publish_the_bits_of_one(
-    service: Service, gang: list[subprocess.Popen[bytes]], devices: int
+    service: Service, gang: list[subprocess.Popen[bytes]], devices: int, options: dict[str, int]
 ) -> None:
-    job = train(service, "gang", devices)
+    job = train(service, "gang", devices, **options)
     assert service.until_ended(job) == ["succeeded"]
     assert weights(service, job) == alone(service, devices)
     kinds = {kind for (kind,) in service.connection.execute("select kind from tensile.job_events").fetchall()}
@@ -146,12 +147,13 @@ def test_fast_sum_trains_within_its_plans_to_the_same_bits_each_time(
     check_clean(service)
 
 
+@pytest.mark.parametrize("options", [{}, DIVIDED], ids=["whole", "divided"])
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
 def test_job_goes_on_after_a_trainer_is_lost_and_publishes_the_same_bits(
-    service: Service, gang: list[subprocess.Popen[bytes]], rank: int, blow: signal.Signals
+    service: Service, gang: list[subprocess.Popen[bytes]], rank: int, blow: signal.Signals, options: dict[str, int]
 ) -> None:
-    job = train(service, "gang", 2, epochs=30)
+    job = train(service, "gang", 2, epochs=30, **options)
     pids = wait_until_all_train(service, job)
     os.kill(trainer_of(service, pids[rank]), blow)
     assert service.until_ended(job) == ["succeeded"]
@@ -190,14 +192,15 @@ def test_job_goes_on_after_a_controller_is_lost_and_publishes_the_same_bits(
         check_clean(service)
 
 
+@pytest.mark.parametrize("options", [{}, DIVIDED], ids=["whole", "divided"])
 @pytest.mark.parametrize("devices", [2, 3])
 def test_job_goes_on_with_fewer_devices_if_no_other_comes_and_publishes_the_same_bits(
-    service: Service, gang: list[subprocess.Popen[bytes]], devices: int
+    service: Service, gang: list[subprocess.Popen[bytes]], devices: int, options: dict[str, int]
 ) -> None:
     """A batch keeps its parts: 3 parts on 2 devices, and 2 parts on one device, are added in the same order."""
     del gang
     service.value("select tensile_set_setting('fewer_devices_after', '\"5 seconds\"')")
-    job = train(service, "gang", devices, epochs=30)
+    job = train(service, "gang", devices, epochs=30, **options)
     pids = wait_until_all_train(service, job)
     assert service.process is not None
     os.kill(next(pid for pid in pids if pid != service.process.pid), signal.SIGKILL)
@@ -220,22 +223,25 @@ def test_fast_sum_goes_on_with_one_device(service: Service, gang: list[subproces
     check_clean(service)
 
 
+@pytest.mark.parametrize("options", [{}, DIVIDED], ids=["whole", "divided"])
 def test_cancelled_job_ends_on_all_devices_and_a_paused_one_goes_on_with_the_same_bits(
-    service: Service, gang: list[subprocess.Popen[bytes]]
+    service: Service, gang: list[subprocess.Popen[bytes]], options: dict[str, int]
 ) -> None:
     del gang
-    cancelled = train(service, "cancelled", 2, epochs=100_000)
+    cancelled = train(service, "cancelled", 2, epochs=100_000, **options)
     wait_until_all_train(service, cancelled)
     service.value("update tensile.jobs set cancel_requested = true where job_id = %s returning 1", cancelled)
     assert service.until_ended(cancelled) == ["cancelled"]
     check_clean(service)
-    paused = train(service, "paused", 2, epochs=30)
+    paused = train(service, "paused", 2, epochs=30, **options)
     wait_until_all_train(service, paused)
     service.value("update tensile.jobs set pause_requested = true where job_id = %s returning 1", paused)
     service.until(lambda: service.state(paused) == "queued", "the paused job to leave the devices")
     check_clean(service)
     service.value("update tensile.jobs set pause_requested = false where job_id = %s returning 1", paused)
     assert service.until_ended(paused) == ["succeeded"]
+    resumed = "select count(*) from tensile.job_events where job_id = %s and kind = 'resumed'"
+    assert service.value(resumed, paused) > 0, "it began again from the start"
     assert weights(service, paused) == alone(service, 2, epochs=30)
 
 

@@ -77,6 +77,16 @@ def test_only_several_devices_add_up_gradients_fast() -> None:
         assert caught.value.hint == 'Leave "reduce" out, or give devices => 2 or more.'
 
 
+def test_only_several_devices_divide_the_optimizers_state() -> None:
+    assert [check_devices(devices, request(zero_stage=0)) for devices in (None, 1, 2)] == [1, 1, 2]
+    assert check_devices(2, request(zero_stage=1)) == 2
+    with pytest.raises(RequestError, match='hyperparams: "zero_stage" is 1, and one device trains') as caught:
+        check_devices(None, request(zero_stage=1))
+    assert caught.value.hint == 'Leave "zero_stage" out, or give devices => 2 or more.'
+    with pytest.raises(RequestError, match='"zero_stage" is 1, and sgd without a momentum keeps no state'):
+        check_hyperparams({"optimizer": "sgd", "momentum": 0, "zero_stage": 1})
+
+
 def test_an_unknown_way_to_add_up_gradients_is_refused_with_those_that_exist() -> None:
     with pytest.raises(RequestError, match="reduce") as caught:
         check_hyperparams({"reduce": "slow"})

@@ -173,11 +173,13 @@ def test_an_ensemble_is_not_inherited_by_a_model_that_cannot_be_one(explicit: di
     assert f"ensemble 3 of job 5 is not taken over, as {why}" in plpy.notices
 
 
-def test_the_sum_of_several_devices_is_inherited_by_several_devices_only() -> None:
-    plpy = plpy_with_last_run(json.dumps({"target": "label", "hyperparams": {"reduce": "fast", "epochs": 2}}))
+def test_what_only_several_devices_do_is_inherited_by_several_devices_only() -> None:
+    options = {"reduce": "fast", "zero_stage": 1, "epochs": 2}
+    plpy = plpy_with_last_run(json.dumps({"target": "label", "hyperparams": options}))
     request = {"model": "m", "relation": 5}
 
-    assert train_spec(plpy, request | {"devices": 2})["hyperparams"] == {"reduce": "fast", "epochs": 2}
+    assert train_spec(plpy, request | {"devices": 2})["hyperparams"] == options
     assert not any("not taken over" in notice for notice in plpy.notices)
     assert train_spec(plpy, request)["hyperparams"] == {"epochs": 2}
     assert 'reduce "fast" of job 5 is not taken over, as one device trains' in plpy.notices
+    assert "zero_stage 1 of job 5 is not taken over, as one device trains" in plpy.notices

@@ -16,6 +16,7 @@ from indb_tensile.catalog.jobs import Progress
 from indb_tensile.catalog.plans import OpMeasurement
 from indb_tensile.device.round_member import RoundMember, Seat
 from indb_tensile.executor.capture.optimizer import AVERAGE, state_name
+from indb_tensile.executor.ranks.state_gathering import StateGathering
 from indb_tensile.executor.run.runner import Runner
 from indb_tensile.executor.run.state import STEPS_NAME, State, restore_rng_state, rng_state
 from indb_tensile.job import Phase
@@ -77,6 +78,7 @@ class EpochLoop:
     follows: bool = False  # another device leads the job: it saves checkpoints and publishes, and this one does not
     # Gets a function that loads the checkpoint to go on from, and returns the checkpoint: that of all ranks.
     hand_out: Callable[[Callable[[], Checkpoint | None]], Checkpoint | None] = field(default=lambda load: load())
+    gathering: StateGathering | None = None  # of a training whose devices divide the optimizer's state
     best_directory: Path | None = None  # directory for a large copy of the best epoch's weights; None: in memory
     _published: EpochFigures = field(default_factory=EpochFigures)
     _feed: BatchPrefetcher = field(init=False)
@@ -280,6 +282,8 @@ class EpochLoop:
         """
         self.corrections.look()
         parked_s = self._orders.follow()
+        if self.gathering is not None:
+            self.gathering.end_turn()
         self._done_at += parked_s
         if self.trial is not None:
             self.trial.parked_s += parked_s
@@ -369,6 +373,8 @@ class EpochLoop:
         """Save a checkpoint if one is due. If that fails, training continues."""
         if self.epochs_done < self.prepared.settings.epochs and not self.follows:
             self._checkpoint_retry.save(self._checkpoint, self.epochs_done)
+        if self.gathering is not None:
+            self.gathering.end_turn()
 
     def _save_checkpoint_now(self) -> bool:
         """Save a checkpoint within the epoch, and return whether that succeeded."""
@@ -380,8 +386,9 @@ class EpochLoop:
         The view reads one tensor at a time while the checkpoint is saved.
         """
         state, best, module = self.state, self._best, set(self.prepared.module.state_dict())
+        of_others = {} if self.gathering is None else self.gathering.gather()
         current_tensors = {name: tensor for name, tensor in state.tensors.items() if name not in self._unchanged}
-        current_tensors[STEPS_NAME] = torch.tensor(state.steps)
+        current_tensors |= {STEPS_NAME: torch.tensor(state.steps), **of_others}
         current_names = {f"{'weights' if name in module else 'optimizer'}/{name}": name for name in current_tensors}
         best_specs = {f"weights/{_BEST}{name}": spec for name, spec in best.specs.items()}
         generator = rng_state(state.device)
@@ -391,7 +398,8 @@ class EpochLoop:
                 return generator
             if name in best_specs:
                 return best.tensor(name.removeprefix(f"weights/{_BEST}"))
-            return state.export((current_names[name],))[current_names[name]]
+            own_name = current_names[name]
+            return of_others[own_name] if own_name in of_others else state.export((own_name,))[own_name]
 
         specs = {name: TensorSpec.of(current_tensors[own]) for name, own in current_names.items()} | best_specs
         position = {
@@ -417,7 +425,9 @@ class EpochLoop:
         position = checkpoint.position
         best = {name: tensor for name, tensor in checkpoint.weights.items() if name.startswith(_BEST)}
         current = {name: tensor for name, tensor in checkpoint.weights.items() if name not in best}
-        self.state.load(current | checkpoint.optimizer | self._network_weights())
+        of_others = frozenset[str]() if self.gathering is None else self.gathering.of_others
+        loaded = current | checkpoint.optimizer | self._network_weights()
+        self.state.load({name: value for name, value in loaded.items() if name not in of_others})
         restore_rng_state(checkpoint.random["torch"], self.state.device)
         if best and not self.follows:
             self._best.keep(lambda names: {name: best[_BEST + name] for name in names})

@@ -11,7 +11,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, NoReturn
@@ -25,9 +25,11 @@ from indb_tensile.config import Settings
 from indb_tensile.errors import RankLostError, TensileError
 from indb_tensile.executor.capture.passes import Passes
 from indb_tensile.executor.capture.rank_share import RankShare, Reduce, divide_parts
+from indb_tensile.executor.capture.storage_layout import Value
 from indb_tensile.executor.ranks.part_exchange import RankGroup
 from indb_tensile.executor.ranks.rank_connection import broadcast_bytes, join_ranks
 from indb_tensile.executor.ranks.rank_proof import prove_ranks
+from indb_tensile.executor.ranks.state_gathering import StateGathering
 from indb_tensile.executor.ranks.step_exchange import exchanging
 from indb_tensile.job import ClaimedJob, ClaimedRank
 from indb_tensile.learning.artifacts import Checkpoint
@@ -62,7 +64,12 @@ class GangRank:
         self._waiting = _SignsOfWaiting(self._give_sign)
         self._store = CatalogStore(session, job.job, job.claim, alive=self._give_sign)
         reduce = job.spec.hyperparams.get("reduce") or HYPERPARAMS["reduce"]["default"]
-        self.share = RankShare(rank=gang.rank, ranks=gang.ranks, reduce=Reduce(reduce))
+        self.share = RankShare(
+            rank=gang.rank,
+            ranks=gang.ranks,
+            reduce=Reduce(reduce),
+            divides_state=job.spec.hyperparams.get("zero_stage") == 1,
+        )
 
     @property
     def leads(self) -> bool:
@@ -146,6 +153,12 @@ class GangRank:
         with self._waiting.during():
             stored = broadcast_bytes(group, b"")
         return Checkpoint.from_bytes(stored) if stored else None
+
+    def gathering(
+        self, group: RankGroup, divided: Sequence[tuple[Value, int]], export: Callable[[str], torch.Tensor]
+    ) -> StateGathering | None:
+        """Return how rank 0 gets the optimizer's state that other ranks keep; None if all keep the whole state."""
+        return StateGathering(group, divided, export, self._waiting.during) if divided else None
 
     def finish(self) -> None:
         """Record that this rank has trained all epochs. From then on the job needs no more of it."""

@@ -18,6 +18,10 @@ from indb_tensile.device.hardware import (
 )
 from indb_tensile.device.round_member import RoundMember, Seat, open_member
 from indb_tensile.errors import LostClaimError, RankLostError
+from indb_tensile.executor.capture.rank_share import RankShare
+from indb_tensile.executor.capture.storage_layout import divided_values
+from indb_tensile.executor.ranks.part_exchange import RankGroup
+from indb_tensile.executor.ranks.state_gathering import StateGathering
 from indb_tensile.executor.run.cuda_graphs import Graphs
 from indb_tensile.executor.run.open_device import OpenDevice, capturing_on, open_device, torch_device
 from indb_tensile.executor.run.placer import Placer
@@ -246,7 +250,7 @@ class TrainingRun:
     ) -> Trained | None:
         """Return what is to be published; None if another device of the job does that."""
         device = opened.device
-        state = _own_state(prepared, opened.torch_device)
+        state = _own_state(prepared, opened.torch_device, None if gang is None else gang.share)
         torch.manual_seed(prepared.settings.seed)
         placer = Placer(opened.serving, region_bytes=self._settings.region_bytes, prove=opened.prove)
         # The host makes the exchange between devices, so an iteration with one cannot be a graph.
@@ -281,6 +285,7 @@ class TrainingRun:
                 trial=self._trial_rungs(session, prepared),
                 follows=self._job.follows,
                 hand_out=_own if gang is None or group is None else partial(gang.hand_out, group),
+                gathering=_gathering(prepared, state, gang, group),
                 best_directory=Path(self._settings.swap_directory) if device.is_host else None,
                 join=lambda seat: self._join(seat, progress_writer, opened),
             )
@@ -306,12 +311,22 @@ class TrainingRun:
                 log.info("job %s: allocations on the device: %s", self._job.job, placer.served)
 
 
-def _own_state(prepared: Prepared, place: torch.device) -> State:
+def _own_state(prepared: Prepared, place: torch.device, share: RankShare | None) -> State:
     """Return the state of a training. It has copies of the module's parameters, so their memory is released."""
-    state = State.create(prepared.module, optimizer_settings(prepared.settings), place)
+    state = State.create(prepared.module, optimizer_settings(prepared.settings), place, share)
     for parameter in prepared.module.parameters():
         parameter.untyped_storage().resize_(0)
     return state
+
+
+def _gathering(
+    prepared: Prepared, state: State, gang: GangRank | None, group: RankGroup | None
+) -> StateGathering | None:
+    """Return how checkpoints get the state that other devices keep; None if this one keeps all of it."""
+    if gang is None or group is None:
+        return None
+    divided = divided_values(prepared.module, optimizer_settings(prepared.settings), gang.share)
+    return gang.gathering(group, divided, lambda name: state.export((name,))[name])
 
 
 def _document(steps: CapturedSteps, model: str) -> Document:

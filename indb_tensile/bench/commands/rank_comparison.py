@@ -12,6 +12,8 @@ turns, each from the same initial state:
   buckets of gradients during the backward pass of the last part. Gradients are views of the buckets.
 - `exact` is our captured step with the sum in the order of the parts, and `fast` that with the library's all-reduce.
   Both exchange after the backward pass. With one rank there is one step, without an exchange.
+- `DDP, ZeRO` is DDP with `torch.distributed.optim.ZeroRedundancyOptimizer`, and `exact, divided` ours with the
+  optimizer's state divided among the ranks.
 - The last rows are the same with `--share` of DDP's memory, in which DDP does not run.
 
 Each row has:
@@ -38,7 +40,7 @@ import argparse
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
 
@@ -49,7 +51,14 @@ from indb_tensile.bench.harness.argument_types import portion, whole
 from indb_tensile.bench.harness.benchmark_processes import preload, preload_children, run_each_alone
 from indb_tensile.bench.harness.cases import BenchmarkCase, add_sizes
 from indb_tensile.bench.harness.process_exit import run
-from indb_tensile.bench.harness.rank_contenders import DDP, PlannedMemory, RankMethod, RankTurn, SubjectSource
+from indb_tensile.bench.harness.rank_contenders import (
+    DDP,
+    DDP_ZERO,
+    PlannedMemory,
+    RankMethod,
+    RankTurn,
+    SubjectSource,
+)
 from indb_tensile.bench.harness.rank_team import RankTeam
 from indb_tensile.bench.harness.rows import stamped
 from indb_tensile.executor.capture.rank_share import Reduce
@@ -154,10 +163,17 @@ def measure(source: SubjectSource, options: RankOptions) -> list[Row]:
 
 def methods(ranks: int, share: float) -> list[RankMethod]:
     """Return the contenders of so many ranks."""
-    ways = [Reduce.EXACT, Reduce.FAST] if ranks > 1 else [Reduce.EXACT]
-    equal = [RankMethod(name=way.value, reduce=way) for way in ways]
-    less = [RankMethod(name=f"{way.value}, {share:.0%}", reduce=way, memory_share=share) for way in ways]
-    return [RankMethod(name=DDP), *equal, *less]
+    torchs = [RankMethod(name=DDP), RankMethod(name=DDP_ZERO, divides_state=True)][: min(ranks, 2)]
+    whole_state = [method for method in _ours(ranks) if not method.divides_state]
+    less = [replace(method, name=f"{method.name}, {share:.0%}", memory_share=share) for method in whole_state]
+    return [*torchs, *_ours(ranks), *less]
+
+
+def _ours(ranks: int) -> list[RankMethod]:
+    """Return our ways to train on so many ranks, in as much memory as DDP has. One device has nothing to divide."""
+    ways = [RankMethod(name=way.value, reduce=way) for way in (Reduce.EXACT, Reduce.FAST)]
+    divided = RankMethod(name=f"{EXACT}, divided", reduce=Reduce.EXACT, divides_state=True)
+    return [*ways, divided] if ranks > 1 else ways[:1]
 
 
 def faults(rows: Sequence[Row]) -> Iterator[str]:
@@ -175,8 +191,8 @@ def faults(rows: Sequence[Row]) -> Iterator[str]:
 def _bits_only(source: SubjectSource, options: RankOptions) -> Iterator[Row]:
     """Run one turn of each sum of ours, each rank in less memory than the rank before."""
     with RankTeam(source, ranks=options.bits, parts=options.parts) as team:
-        for way in Reduce if options.bits > 1 else [Reduce.EXACT]:
-            method = RankMethod(name=f"{way.value}, bits", reduce=way, share_step=0.1)
+        for like in _ours(options.bits):
+            method = replace(like, name=f"{like.name}, bits", share_step=0.1)
             entry = _Entry(team=team, method=method, plans=team.plan(method))
             entry.rounds.append(team.turn(method, options.iterations))
             yield _common(entry)

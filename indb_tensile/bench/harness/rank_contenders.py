@@ -3,12 +3,14 @@
 PyTorch's own is `DistributedDataParallel`, which exchanges gradients in buckets while the backward pass goes on (Li
 and others, "PyTorch Distributed", VLDB 2020). Ours are captured steps that exchange after it: `exact` adds up the
 gradients of all parts in the order of the parts, `fast` uses the library's all-reduce. All use Gloo over loopback,
-one thread, the same parts of the same batch, and Adam. They live in one process and take turns.
+one thread, the same parts of the same batch, and Adam. They live in one process and take turns. Both may divide the
+optimizer's state among the ranks: PyTorch's own does by `ZeroRedundancyOptimizer`.
 """
 
 import hashlib
 import os
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from copy import deepcopy
@@ -18,7 +20,7 @@ from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import FileStore, PrefixStore, Store
+from torch._C._distributed_c10d import FileStore, PrefixStore
 from torch.nn.parallel import DistributedDataParallel
 
 from indb_tensile import config
@@ -41,7 +43,7 @@ from indb_tensile.scheduler.plan import Infeasible
 from indb_tensile.scheduler.planner import JobPlan, foresee, plan_jobs
 from indb_tensile.scheduler.timing.machines import REFERENCE
 
-DDP = "DDP"
+DDP, DDP_ZERO = "DDP", "DDP, ZeRO"
 WARM_ITERATIONS = 1
 _MEETING_S, _TIMEOUT_S = 600.0, 600.0
 _LINK_ITERATIONS = 3
@@ -69,11 +71,13 @@ class RankTask:
 class RankMethod:
     """One way to train: DDP, or a sum of ours (`reduce`) in a share of DDP's memory.
 
-    Each further rank has less by `share_step`.
+    Each further rank has less by `share_step`. With `divides_state` each rank keeps the optimizer's state of some
+    parameters only.
     """
 
     name: str
     reduce: Reduce | None = None
+    divides_state: bool = False
     memory_share: float = 1.0
     share_step: float = 0.0
 
@@ -108,11 +112,12 @@ class DataParallel:
     up without an exchange (`no_sync`).
     """
 
-    def __init__(self, task: RankTask, subject: TrainingSubject, store: Store) -> None:
-        dist.init_process_group("gloo", store=store, rank=task.share.rank, world_size=task.share.ranks)
+    def __init__(self, task: RankTask, subject: TrainingSubject, *, divides_state: bool = False) -> None:
         self._module = deepcopy(subject.module)
         self._parallel: Any = DistributedDataParallel(self._module, gradient_as_bucket_view=True)
-        self._optimizer = torch.optim.Adam(self._module.parameters(), lr=RATE, fused=True)
+        self._divides_state = divides_state
+        make: Any = _zero_adam if divides_state else torch.optim.Adam
+        self._optimizer: Any = make(self._module.parameters(), lr=RATE, fused=True)
         rows = _parts(task, subject).parts(len(subject.x))
         own = [rows[number] for number in task.share.own(len(rows))]
         self._batch = [(subject.x[r.start : r.stop], subject.y[r.start : r.stop]) for r in own]
@@ -128,10 +133,6 @@ class DataParallel:
             self._iterate()
         step_ns, sent = _timed(self._iterate, iterations)
         return RankTurn(step_ns=step_ns, sent_bytes=sent, digest=self._digest(), peak_bytes=self.peak_bytes)
-
-    def close(self) -> None:
-        """Leave the process group."""
-        dist.destroy_process_group()
 
     def _iterate(self) -> None:
         self._backward()
@@ -152,7 +153,7 @@ class DataParallel:
         buckets = [p.grad for p in self._module.parameters() if p.grad is not None]
         self._optimizer.step()
         standing = [value for _, value in self._named_values()]
-        standing += [value for state in self._optimizer.state.values() for value in state.values()]
+        standing += self._state()
         standing += buckets
         self._optimizer.zero_grad(set_to_none=True)
         return measure_memory(self._iterate, standing).allocated_bytes
@@ -161,9 +162,13 @@ class DataParallel:
         with torch.no_grad():
             for name, value in self._named_values():
                 value.copy_(self._initial[name])
-            for state in self._optimizer.state.values():
-                for value in state.values():
-                    value.zero_()
+            for value in self._state():
+                value.zero_()
+
+    def _state(self) -> list[torch.Tensor]:
+        """Return the optimizer's state that this rank keeps."""
+        own = self._optimizer.optim if self._divides_state else self._optimizer
+        return [value for state in own.state.values() for value in state.values()]
 
     def _named_values(self) -> Iterator[tuple[str, torch.Tensor]]:
         yield from self._module.named_parameters()
@@ -173,19 +178,30 @@ class DataParallel:
         return _digest({name: value.detach() for name, value in self._named_values()})
 
 
+def _zero_adam(parameters: Iterator[torch.nn.Parameter], **settings: Any) -> Any:
+    """Return Adam whose state is divided among the ranks of the default process group."""
+    with warnings.catch_warnings():  # the package calls torch.jit.script when it is imported
+        warnings.simplefilter("ignore", DeprecationWarning)
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+    return ZeroRedundancyOptimizer(parameters, torch.optim.Adam, **settings)
+
+
 class PlannedRank:
     """The captured step of one rank on an emulated device of its own, under one of several plans."""
 
-    def __init__(self, task: RankTask, subject: TrainingSubject, group: RankGroup, reduce: Reduce) -> None:
+    def __init__(
+        self, task: RankTask, subject: TrainingSubject, group: RankGroup, share: RankShare, link: Link | None
+    ) -> None:
+        """The device has this link; without one, the link is slowed down as this step is."""
         self._group = group
         self._names = {name for name, _ in [*subject.module.named_parameters(), *subject.module.named_buffers()]}
         self._ranks = task.share.ranks
         with measuring(self._ranks):
-            self._step = _captured(task, subject, replace(task.share, reduce=reduce))
-            self._link: Link = slowed_link(subject, self._step, REFERENCE, _LINK_ITERATIONS)
+            self._step = _captured(task, subject, share)
+            self.link = link or slowed_link(subject, self._step, REFERENCE, _LINK_ITERATIONS)
             self._stack = ExitStack()
-            opened, _ = self._stack.enter_context(emulated_with_grant(self._link, 2 * vanilla_peak(self._step.graph)))
-            self._trial = StepTrial(subject, self._step, opened, placer=Placer(opened.serving))
+            opened, _ = self._stack.enter_context(emulated_with_grant(self.link, 2 * vanilla_peak(self._step.graph)))
+            self._trial = StepTrial(subject, self._step, opened, placer=Placer(opened.serving), share=share)
         self._plans: dict[str, JobPlan] = {}
         self._latency_ns: dict[str, tuple[int, ...]] = {}  # of the last turn of each plan
 
@@ -239,14 +255,14 @@ class PlannedRank:
 
     def _planned(self, latency_ns: tuple[int, ...] | None, budget_bytes: int) -> JobPlan:
         known = latency_ns or (1,) * len(self._step.graph.operators)
-        plans = plan_jobs([workload(self._step, known)], budget_bytes=budget_bytes, link=self._link)
+        plans = plan_jobs([workload(self._step, known)], budget_bytes=budget_bytes, link=self.link)
         assert not isinstance(plans, Infeasible)  # no budget here is below the floor
         return plans[0]
 
     def _predicted(self, plan: JobPlan, latency_ns: tuple[int, ...] | None) -> int | None:
         if latency_ns is None:
             return None
-        (again,) = foresee([workload(self._step, latency_ns)], [plan], link=self._link)
+        (again,) = foresee([workload(self._step, latency_ns)], [plan], link=self.link)
         return again.forecast.iteration_ns
 
 
@@ -258,27 +274,39 @@ class RankContenders:
         torch.manual_seed(SEED)
         subject = task.source.subject()
         store = FileStore(str(Path(task.directory) / "store"), task.share.ranks)
-        self.parallel = DataParallel(task, subject, PrefixStore("ddp", store))
-        self.group = join_ranks(store, task.share, attempt="1", meeting_s=_MEETING_S, timeout_s=_TIMEOUT_S)
-        ways = list(Reduce) if task.share.ranks > 1 else [Reduce.EXACT]  # one device has nothing to exchange
-        self.planned = {reduce: PlannedRank(task, subject, self.group, reduce) for reduce in ways}
+        share = task.share
+        dist.init_process_group("gloo", store=PrefixStore("ddp", store), rank=share.rank, world_size=share.ranks)
+        self.group = join_ranks(store, share, attempt="1", meeting_s=_MEETING_S, timeout_s=_TIMEOUT_S)
+        several = share.ranks > 1  # one device has nothing to exchange and nothing to divide
+        ways = [(way, False) for way in Reduce] + [(Reduce.EXACT, True)] if several else [(Reduce.EXACT, False)]
+        self.parallel = {
+            divides: DataParallel(task, subject, divides_state=divides)
+            for divides in ([False, True] if several else [False])
+        }
+        self.planned: dict[tuple[Reduce, bool], PlannedRank] = {}
+        link: Link | None = None
+        for way, divides in ways:
+            own = replace(share, reduce=way, divides_state=divides)
+            planned = PlannedRank(task, subject, self.group, own, link)
+            self.planned[way, divides], link = planned, planned.link
 
     def plan(self, method: RankMethod) -> PlannedMemory | None:
         """Plan for the method's share of DDP's memory on this rank; None for DDP itself."""
         if method.reduce is None:
             return None
         share = method.memory_share - self.group.rank() * method.share_step
-        return self.planned[method.reduce].plan(method.name, round(share * self.parallel.peak_bytes))
+        planned = self.planned[method.reduce, method.divides_state]
+        return planned.plan(method.name, round(share * self.parallel[False].peak_bytes))
 
     def turn(self, method: RankMethod, iterations: int) -> RankTurn:
         """Run a turn of this method together with all other ranks."""
         if method.reduce is None:
-            return self.parallel.turn(iterations)
-        return self.planned[method.reduce].turn(method.name, iterations)
+            return self.parallel[method.divides_state].turn(iterations)
+        return self.planned[method.reduce, method.divides_state].turn(method.name, iterations)
 
     def close(self) -> None:
         """Close all contenders."""
-        self.parallel.close()
+        dist.destroy_process_group()
         for planned in self.planned.values():
             planned.close()
 

@@ -13,6 +13,7 @@ from indb_tensile.device.hardware import Memory, memory
 from indb_tensile.errors import RequestError
 from indb_tensile.executor.capture.optimizer import OptimizerSettings
 from indb_tensile.executor.capture.passes import WHOLE, Passes
+from indb_tensile.executor.capture.rank_share import RankShare
 from indb_tensile.executor.capture.step_capture import CapturedStep, capture_training
 from indb_tensile.executor.capture.step_trace import Loss
 from indb_tensile.executor.latency.calibrate import calibrate, unknown_signatures
@@ -97,10 +98,11 @@ class StepTrial:
         *,
         sample_every: int = 1,
         placer: Placer | None = None,
+        share: RankShare | None = None,
     ) -> None:
         self.subject = subject
         self.step = step
-        self.state = State.create(subject.module, subject.settings, opened.torch_device)
+        self.state = State.create(subject.module, subject.settings, opened.torch_device, share)
         self.runner = Runner(
             opened.device,
             self.state,

@@ -33,6 +33,25 @@ class StepExchange(Protocol):
         """Add up the values (elements) of all ranks, in place."""
         ...
 
+    def sum_at_owners(
+        self,
+        own: Sequence[Sequence[torch.Tensor]],
+        total: torch.Tensor,
+        counts: Sequence[int],
+        lengths: Sequence[int],
+        rank: int,
+    ) -> None:
+        """Write the sum over all parts of the values that this rank owns into `total` (elements).
+
+        `own` are the values of each of this rank's parts, for each owner (elements). `counts` is as above, and
+        `lengths` has the number of elements that each rank owns.
+        """
+        ...
+
+    def hand_out(self, values: Sequence[torch.Tensor], rank: int) -> None:
+        """Send all ranks the values that this rank owns, `values[rank]` (elements), and receive theirs."""
+        ...
+
 
 _EXCHANGE: ContextVar[StepExchange | None] = ContextVar("step_exchange", default=None)
 _Library: Any = torch.library.Library
@@ -52,7 +71,8 @@ def connected(exchange: StepExchange) -> Iterator[None]:
         _EXCHANGE.reset(token)
 
 
-def _connection() -> StepExchange:
+def connection() -> StepExchange:
+    """Return what this thread's steps exchange by."""
     exchange = _EXCHANGE.get()
     if exchange is None:
         raise InvariantError("a step for several devices runs without a connection to the other devices")
@@ -65,25 +85,25 @@ def _sum_parts(like: list[torch.Tensor], own: list[torch.Tensor], *, counts: Seq
     `own` are the values of this rank's first part, then those of the next one, each dense in that order. All values
     are of one type.
     """
-    exchange = _connection()
+    exchange = connection()
     totals = _like(like, own, counts=counts)
-    in_order = [_in_memory_order(value) for value in own]
+    in_order = [in_memory_order(value) for value in own]
     if len(like) == 1:
-        exchange.sum_parts(in_order, _in_memory_order(totals[0]), counts)
+        exchange.sum_parts(in_order, in_memory_order(totals[0]), counts)
         return totals
     sizes = [value.numel() for value in like]
     parts = [torch.cat(in_order[start : start + len(like)]) for start in range(0, len(own), len(like))]
     bucket = like[0].new_empty(sum(sizes))
     exchange.sum_parts(parts, bucket, counts)
     for total, summed in zip(totals, torch.split(bucket, sizes), strict=True):
-        _in_memory_order(total).copy_(summed)
+        in_memory_order(total).copy_(summed)
     return totals
 
 
 def _all_reduce(values: list[torch.Tensor]) -> None:
     """Add up each value over all ranks, in place. Values are dense and of one type; several make one exchange."""
-    exchange = _connection()
-    in_order = [_in_memory_order(value) for value in values]
+    exchange = connection()
+    in_order = [in_memory_order(value) for value in values]
     if len(in_order) == 1:
         exchange.all_reduce(in_order[0])
         return
@@ -93,7 +113,8 @@ def _all_reduce(values: list[torch.Tensor]) -> None:
         value.copy_(total)
 
 
-def _in_memory_order(value: torch.Tensor) -> torch.Tensor:
+def in_memory_order(value: torch.Tensor) -> torch.Tensor:
+    """Return the elements of a dense value in the order of its memory, which they share."""
     return value.as_strided((value.numel(),), (1,), value.storage_offset())
 
 

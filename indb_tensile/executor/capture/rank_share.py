@@ -17,11 +17,15 @@ class Reduce(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankShare:
-    """Which of the ranks this device is. Parts belong to the batch, so their number does not depend on the ranks."""
+    """Which of the ranks this device is. Parts belong to the batch, so their number does not depend on the ranks.
+
+    With `divides_state` each rank keeps the optimizer's state of some parameters only (state_division.py).
+    """
 
     rank: int
     ranks: int
     reduce: Reduce = Reduce.EXACT
+    divides_state: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.rank < self.ranks:

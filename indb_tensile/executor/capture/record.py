@@ -184,7 +184,7 @@ class Recorder:
             kwargs=dict(self._template(kwargs)),
             results=names,
             single=single,
-            view=bool(arguments) and not fresh and not written,
+            view=bool(arguments) and bool(outputs) and not fresh and not written,
             random=torch.Tag.nondeterministic_seeded in getattr(target, "tags", ()),
             reads=tuple(dict.fromkeys(storage_key(t) for t in arguments)),
             writes=tuple(dict.fromkeys([*(storage_key(t) for t in written), *made])),

@@ -16,11 +16,13 @@ from torch import fx, nn
 from indb_tensile.errors import GraphError, RequestError
 from indb_tensile.executor.capture.aten import is_operator
 from indb_tensile.executor.capture.optimizer import AVERAGE, state_name
+from indb_tensile.executor.capture.owner_gradients import OwnerGradients
 from indb_tensile.executor.capture.part_gradients import PartGradients
 from indb_tensile.executor.capture.passes import Passes
 from indb_tensile.executor.capture.rank_gradients import RankGradients
 from indb_tensile.executor.capture.rank_share import RankShare, Reduce
 from indb_tensile.executor.capture.record import Recorder
+from indb_tensile.executor.capture.state_division import StateDivision
 from indb_tensile.executor.capture.step_trace import Loss, TracedStep, fake_like, fakes_of, trace
 from indb_tensile.executor.capture.storage_layout import StoredTensor
 from indb_tensile.executor.capture.update import Gradients
@@ -37,7 +39,8 @@ class Replayed:
 
     loss: torch.Tensor
     outputs: torch.Tensor | None
-    gradients: dict[str, torch.Tensor]
+    trained: tuple[str, ...]  # the parameters that the loss depends on, in the module's order
+    gradients: dict[str, torch.Tensor]  # of those parameters, or of those that this device updates
     constants: dict[str, torch.Tensor]  # real tensors that the module closes over
 
 
@@ -52,11 +55,12 @@ def replay_step(
     passes: Passes,
     averaged: bool = False,
     share: RankShare | None = None,
+    state_division: StateDivision | None = None,
 ) -> Replayed:
     """Trace `module` and `loss` on fakes of the recorder's mode and record every call of the step.
 
     With a `share` (several devices train together), only this rank's parts are computed, and gradients and losses are
-    exchanged with the other ranks.
+    exchanged with the other ranks. With `state_division` each rank gets the gradients that it updates with.
 
     `batch` holds example tensors: real, fake or meta. Nothing is allocated and the module does not change. All
     persistent values of `stored` are declared first. If `averaged`, the step reads the averages of parameters in
@@ -81,7 +85,7 @@ def replay_step(
         uploads.add_batch([fake_like(mode, example) for example in batch])
         for joint in joints.values():
             uploads.add_constants(joint)
-        gradients = _collector(recorder, share, len(parts))
+        gradients = _collector(recorder, share, len(parts), state_division)
         replays = [
             _Replay(recorder, joints[len(part)], state, first_names, uploads, _Part.of(parts, k), gradients)
             for k, part in enumerate(parts)
@@ -96,14 +100,21 @@ def replay_step(
             for other in losses[1:]:
                 total = recorder.call(Stage.BACKWARD, _aten.add.Tensor, total, other)
     outputs = computed[0].outputs if computed else None
-    return Replayed(loss=total, outputs=outputs, gradients=ordered, constants=uploads.constants)
+    own = {name: g for name, g in ordered.items() if state_division is None or state_division.owns(name)}
+    return Replayed(loss=total, outputs=outputs, trained=names, gradients=own, constants=uploads.constants)
 
 
-def _collector(recorder: Recorder, share: RankShare | None, parts: int) -> Gradients | PartGradients:
+def _collector(
+    recorder: Recorder, share: RankShare | None, parts: int, state_division: StateDivision | None
+) -> Gradients | PartGradients:
     """Return what collects the gradients of the parts, of one device or as one of several."""
     if share is None:
         return Gradients(recorder)
-    return RankGradients(recorder) if share.reduce is Reduce.FAST else PartGradients(recorder, share, parts)
+    if share.reduce is Reduce.FAST:
+        return RankGradients(recorder)
+    if state_division is not None:
+        return OwnerGradients(recorder, share, parts, state_division)
+    return PartGradients(recorder, share, parts)
 
 
 def _run_share(replays: list["_Replay"], share: RankShare) -> list["_Replay"]:

@@ -20,12 +20,13 @@ from torch import nn
 from indb_tensile.errors import GraphError, RequestError
 from indb_tensile.executor.capture.allocation_script import AllocationScript
 from indb_tensile.executor.capture.optimizer import OptimizerSettings
+from indb_tensile.executor.capture.owner_gradients import OwnerExchanges
 from indb_tensile.executor.capture.passes import WHOLE, Passes
 from indb_tensile.executor.capture.rank_share import RankShare
 from indb_tensile.executor.capture.record import Call, Recorder, Shape, StorageKey
 from indb_tensile.executor.capture.replay import Replayed, replay_step
 from indb_tensile.executor.capture.step_trace import Loss, fake_mode
-from indb_tensile.executor.capture.storage_layout import StoredTensor, layout
+from indb_tensile.executor.capture.storage_layout import StoredTensor, layout, state_division
 from indb_tensile.executor.capture.update import record_update
 from indb_tensile.scheduler.graph import Operator, Role, Stage, StepGraph, Tensor, TensorId
 from indb_tensile.scheduler.timing.operator_features import Description
@@ -144,27 +145,39 @@ def capture_training(
     Module and batch may be real, fake or on the meta device; nothing is allocated and nothing is changed. Raise
     RequestError for a model that cannot be captured or has no parameter to train.
     """
-    stored = layout(module, optimizer)
-    recorder = Recorder(fake_mode())
-    replayed = replay_step(recorder, module, loss, stored, (x, y), train=True, passes=passes, share=share)
-    if not replayed.gradients:
+    stored = layout(module, optimizer, share)
+    recorder, division = Recorder(fake_mode()), state_division(stored, share)
+    replayed = replay_step(
+        recorder, module, loss, stored, (x, y), train=True, passes=passes, share=share, state_division=division
+    )
+    if not replayed.trained:
         raise RequestError("the model has no parameter that the loss depends on", hint="There is nothing to train.")
     with torch.no_grad():
-        record_update(recorder, optimizer, replayed.gradients)
+        if share is None or division is None:
+            record_update(recorder, optimizer, replayed.gradients)
+        else:
+            exchange = OwnerExchanges(recorder, replayed.trained, division, share.ranks)
+            record_update(recorder, optimizer, replayed.gradients, exchange)
     return _assemble(recorder, replayed, stored, StepKind.TRAINING, int(x.shape[0]))
 
 
 @_without_collections()
 def capture_evaluation(
-    module: nn.Module, loss: Loss, x: torch.Tensor, y: torch.Tensor, optimizer: OptimizerSettings | None = None
+    module: nn.Module,
+    loss: Loss,
+    x: torch.Tensor,
+    y: torch.Tensor,
+    optimizer: OptimizerSettings | None = None,
+    share: RankShare | None = None,
 ) -> CapturedStep:
     """Capture forward and loss in evaluation mode. The step returns the loss and the model's outputs.
 
     With the `optimizer` of the training step, the optimizer's state is among the persistent tensors, so that one
     `Runner` can run both steps. If the optimizer averages parameters, the step reads the averages in place of the
-    parameters. The step accesses no other optimizer state.
+    parameters. The step accesses no other optimizer state. The `share` of the training step says how much of that
+    state there is.
     """
-    stored = layout(module, optimizer)
+    stored = layout(module, optimizer, share)
     recorder = Recorder(fake_mode())
     averaged = optimizer is not None and optimizer.average_decay is not None
     replayed = replay_step(recorder, module, loss, stored, (x, y), train=False, passes=WHOLE, averaged=averaged)

@@ -4,7 +4,8 @@ Captured graphs and the state of a running job number persistent tensors by this
 for the last, smaller batch and the evaluation of one module therefore use the same ids.
 """
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,7 +14,9 @@ from torch.nn.parameter import is_lazy
 
 from indb_tensile.errors import RequestError
 from indb_tensile.executor.capture.aten import storage_key
-from indb_tensile.executor.capture.optimizer import OptimizerSettings, state_name
+from indb_tensile.executor.capture.optimizer import AVERAGE, OptimizerSettings, state_name
+from indb_tensile.executor.capture.rank_share import RankShare
+from indb_tensile.executor.capture.state_division import StateDivision, divide_state
 from indb_tensile.scheduler.graph import Role
 
 STEP_NAME = "optimizer/step"
@@ -57,8 +60,12 @@ class StoredTensor:
         return max(value.end_bytes for value in self.values)
 
 
-def layout(module: nn.Module, optimizer: OptimizerSettings | None) -> tuple[StoredTensor, ...]:
+def layout(
+    module: nn.Module, optimizer: OptimizerSettings | None, share: RankShare | None = None
+) -> tuple[StoredTensor, ...]:
     """List parameters, then buffers, then optimizer state. Values that share a storage stay together.
+
+    With a `share` that divides the state, the list has the optimizer state that this rank keeps.
 
     The module may be real, fake or on the meta device: only shapes are read. Optimizer state is named
     `optimizer/<state>/<parameter>`, which cannot be a module path. Raises RequestError for a parameter or buffer that
@@ -71,8 +78,40 @@ def layout(module: nn.Module, optimizer: OptimizerSettings | None) -> tuple[Stor
         step = Value(name=STEP_NAME, shape=(), stride=(), offset=0, dtype=torch.float32)
         stored.append(StoredTensor(role=Role.OPTIMIZER_STATE, values=(step,)))
     trained = [value for s in stored for value in s.values if value.trainable]
-    stored += [_state_of(value, kind) for value in trained for kind in optimizer.states]
+    division = state_division(stored, share)
+    stored += [
+        _state_of(value, kind)
+        for value in trained
+        for kind in optimizer.states
+        if division is None or kind == AVERAGE or division.owns(value.name)
+    ]
     return tuple(stored)
+
+
+def state_division(stored: Sequence[StoredTensor], share: RankShare | None) -> StateDivision | None:
+    """Return how the ranks divide the optimizer's state of these storages' parameters; None if they do not."""
+    if share is None or not share.divides_state:
+        return None
+    trained = [value for s in stored for value in s.values if value.trainable]
+    sizes_bytes = {value.name: math.prod(value.shape) * value.dtype.itemsize for value in trained}
+    return StateDivision(rank=share.rank, owners=divide_state(sizes_bytes, share.ranks))
+
+
+def divided_values(
+    module: nn.Module, optimizer: OptimizerSettings, share: RankShare | None
+) -> tuple[tuple[Value, int], ...]:
+    """Return the optimizer state that the ranks divide among them: each value with the rank that keeps it."""
+    stored = layout(module, optimizer)
+    division = state_division(stored, share)
+    if division is None:
+        return ()
+    of_state = {s.name: s.values[0] for s in stored if s.role is Role.OPTIMIZER_STATE}
+    return tuple(
+        (of_state[state_name(kind, parameter)], owner)
+        for parameter, owner in division.owners.items()
+        for kind in optimizer.states
+        if kind != AVERAGE
+    )
 
 
 def _group(module: nn.Module) -> Iterator[StoredTensor]:

@@ -6,7 +6,7 @@ which is that of `update_operators.py`. Complex parameters are updated as pairs 
 """
 
 from collections import Counter
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -19,15 +19,34 @@ from indb_tensile.scheduler.graph import Stage
 _aten = torch.ops.aten
 
 
-def record_update(recorder: Recorder, settings: OptimizerSettings, gradients: dict[str, torch.Tensor]) -> None:
-    """Record an update in place of every parameter with a gradient."""
+class DividedUpdate(Protocol):
+    """What the devices exchange in an update of which each makes a part."""
+
+    def norms(self, own: list[torch.Tensor]) -> torch.Tensor:
+        """Record the exchange of the gradients' norms. Return those of all devices, in the order of parameters."""
+        ...
+
+    def hand_out(self) -> None:
+        """Record that all devices get the updated parameters."""
+        ...
+
+
+def record_update(
+    recorder: Recorder,
+    settings: OptimizerSettings,
+    gradients: dict[str, torch.Tensor],
+    divided: DividedUpdate | None = None,
+) -> None:
+    """Record an update in place of every parameter with a gradient, which may be `divided` among several devices."""
     ready = {name: like_parameter(recorder, name, gradient) for name, gradient in gradients.items()}
     if settings.clip_norm is not None:
-        ready = _clipped(recorder, settings.clip_norm, ready)
+        ready = _clipped(recorder, settings.clip_norm, ready, divided)
     if settings.counts_steps:
         recorder.call(Stage.OPTIMIZER, _aten.add_.Tensor, recorder.fake(STEP_NAME), 1)
     for name, gradient in ready.items():
         _RECORDED[settings.kind](recorder, settings, name, gradient)
+    if divided is not None:
+        divided.hand_out()
     if settings.average_decay is not None:
         _record_averages(recorder, settings.average_decay)
 
@@ -95,12 +114,18 @@ def _write(recorder: Recorder, stage: Stage, target: Any, into: torch.Tensor, *a
     return into
 
 
-def _clipped(recorder: Recorder, clip_norm: float, gradients: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def _clipped(
+    recorder: Recorder,
+    clip_norm: float,
+    gradients: dict[str, torch.Tensor],
+    divided: DividedUpdate | None,
+) -> dict[str, torch.Tensor]:
     def call(target: Any, *args: Any, **kwargs: Any) -> Any:
         return recorder.call(Stage.OPTIMIZER, target, *args, **kwargs)
 
     norms = [call(_aten.linalg_vector_norm.default, gradient, 2.0) for gradient in gradients.values()]
-    total = call(_aten.linalg_vector_norm.default, call(_aten.stack.default, norms), 2.0)
+    together = call(_aten.stack.default, norms) if divided is None else divided.norms(norms)
+    total = call(_aten.linalg_vector_norm.default, together, 2.0)
     inverse = call(_aten.reciprocal.default, call(_aten.add.Tensor, total, 1e-6))
     scale = call(_aten.clamp.default, call(_aten.mul.Tensor, inverse, clip_norm), None, 1.0)
     shared = sharing(recorder, gradients)

@@ -7,6 +7,7 @@ import torch
 
 from indb_tensile.executor.capture.exchange_operator import connected
 from indb_tensile.executor.capture.rank_share import parts_of
+from indb_tensile.executor.ranks import owner_exchange
 from indb_tensile.executor.ranks.part_exchange import PartExchange, RankGroup
 from indb_tensile.executor.ranks.rank_connection import rank_lost
 
@@ -51,6 +52,23 @@ class _GroupExchange:
             self._group.allreduce([on_host]).wait()
             if on_host is not values:
                 values.copy_(on_host)
+
+    def sum_at_owners(
+        self,
+        own: Sequence[Sequence[torch.Tensor]],
+        total: torch.Tensor,
+        counts: Sequence[int],
+        lengths: Sequence[int],
+        rank: int,
+    ) -> None:
+        """Write the sum over all parts of the values that this rank owns into `total`."""
+        with self._exchange():
+            owner_exchange.sum_at_owners(self._group, own, total, counts, lengths, rank)
+
+    def hand_out(self, values: Sequence[torch.Tensor], rank: int) -> None:
+        """Send all ranks the values that this rank owns, and receive those of the others."""
+        with self._exchange():
+            owner_exchange.hand_out(self._group, values, rank)
 
     @contextmanager
     def _exchange(self) -> Iterator[None]:

@@ -12,6 +12,7 @@ from torch import nn
 from indb_tensile.device.device import HostBuffer
 from indb_tensile.errors import DataError, InvariantError
 from indb_tensile.executor.capture.optimizer import AVERAGE, OptimizerSettings, state_name
+from indb_tensile.executor.capture.rank_share import RankShare
 from indb_tensile.executor.capture.storage_layout import StoredTensor, Value, layout
 from indb_tensile.executor.run.trainer_lanes import Lanes
 from indb_tensile.scheduler.graph import TensorId
@@ -52,12 +53,18 @@ class State:
                 )
 
     @classmethod
-    def create(cls, module: nn.Module, optimizer: OptimizerSettings, device: torch.device = HOST) -> "State":
+    def create(
+        cls,
+        module: nn.Module,
+        optimizer: OptimizerSettings,
+        device: torch.device = HOST,
+        share: RankShare | None = None,
+    ) -> "State":
         """Return the initial state of a module. Optimizer state is zero, but averages start as their parameters.
 
-        The module keeps its own tensors.
+        The module keeps its own tensors. With a `share` that divides the state, it has what that rank keeps.
         """
-        state = cls(layout(module, optimizer), device)
+        state = cls(layout(module, optimizer, share), device)
         named: dict[str, torch.Tensor] = {**dict(module.named_parameters()), **dict(module.named_buffers())}
         averages = {state_name(AVERAGE, name): tensor for name, tensor in named.items()}
         named |= {name: tensor for name, tensor in averages.items() if name in state.tensors}

@@ -14,7 +14,7 @@ def steps_of(job: Job, share: RankShare) -> tuple[CapturedStep, ...]:
     steps = (
         capture_training(job.module, job.loss, *full, job.settings, job.passes, share),
         capture_training(job.module, job.loss, *tail, job.settings, job.passes, share),
-        capture_evaluation(job.module, job.loss, *job.held_out, job.settings),
+        capture_evaluation(job.module, job.loss, *job.held_out, job.settings, share),
     )
     with measuring(share.ranks):
         return calibrate(steps, unknown_signatures(steps, {}), {}, GRANT_BYTES).steps

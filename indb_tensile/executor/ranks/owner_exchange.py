@@ -1,0 +1,77 @@
+"""Exchanges values of which each rank owns some: sums go to their owners, and new values from their owners to all.
+
+With `hand_out` after it, `sum_at_owners` sends about what `PartExchange.exact_sum` sends, and adds in the same order,
+so each owner has the same bits. Both go piece by piece, so that they need little memory. Ranks own different numbers
+of elements, and all make as many exchanges as the longest stretch has pieces.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from torch import Tensor
+
+from indb_tensile.executor.ranks.part_exchange import PIECE_ELEMENTS, RankGroup
+
+
+def sum_at_owners(
+    group: RankGroup,
+    own: Sequence[Sequence[Tensor]],
+    total: Tensor,
+    counts: Sequence[int],
+    lengths: Sequence[int],
+    rank: int,
+) -> None:
+    """Write the sum of all parts' values that this rank owns, added in the order of the parts, into `total`.
+
+    `own` are the values of each of this rank's parts, for each owner (elements). `counts` has the number of parts of
+    each rank, and `lengths` the number of elements that each rank owns. Values may be on a GPU.
+    """
+    like = total.cpu() if not total.is_cpu else total
+    width = _width(lengths)
+    received = like.new_zeros(sum(counts) * min(width, lengths[rank]))
+    sent = like.new_zeros(len(own) * sum(min(width, length) for length in lengths))
+    for start, spans in _pieces(lengths):
+        end = 0
+        for owner, span in enumerate(spans):
+            for part in own:
+                sent[end : end + span].copy_(part[owner][start : start + span])
+                end += span
+        span = spans[rank]
+        taken = received[: sum(counts) * span]
+        sends, receives = [len(own) * other for other in spans], [count * span for count in counts]
+        group.alltoall_base(taken, sent[:end], receives, sends).wait()
+        first, *others = taken.view(sum(counts), span)
+        for other in others:
+            first.add_(other)
+        total[start : start + span].copy_(first)
+
+
+def hand_out(group: RankGroup, values: Sequence[Tensor], rank: int) -> None:
+    """Send all other ranks the values of this one, `values[rank]` (elements), and write theirs into the others."""
+    lengths = [value.numel() for value in values]
+    width = _width(lengths)
+    own = values[rank].cpu() if not values[rank].is_cpu else values[rank]
+    received = own.new_zeros(sum(min(width, length) for owner, length in enumerate(lengths) if owner != rank))
+    sent = own.new_zeros((len(values) - 1) * min(width, lengths[rank]))
+    for start, spans in _pieces(lengths):
+        span = spans[rank]
+        copies = sent[: (len(values) - 1) * span]
+        copies.view(len(values) - 1, span).copy_(own[start : start + span])
+        sends = [0 if other == rank else span for other in range(len(values))]
+        receives = [0 if other == rank else spans[other] for other in range(len(values))]
+        group.alltoall_base(received[: sum(receives)], copies, receives, sends).wait()
+        end = 0
+        for owner, count in enumerate(receives):
+            values[owner][start : start + count].copy_(received[end : end + count])
+            end += count
+
+
+def _width(lengths: Sequence[int]) -> int:
+    """Return the most elements of an owner's stretch that one piece has."""
+    return min(max(1, PIECE_ELEMENTS // len(lengths)), max(lengths))
+
+
+def _pieces(lengths: Sequence[int]) -> Iterator[tuple[int, list[int]]]:
+    """Yield where each piece begins within the stretches, and how many elements of each stretch it has."""
+    width = _width(lengths)
+    for start in range(0, max(lengths), max(1, width)):
+        yield start, [max(0, min(width, length - start)) for length in lengths]
