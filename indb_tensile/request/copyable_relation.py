@@ -7,8 +7,7 @@ trainer runs them again as the reader.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from .base_types import BASE_TYPE
 
@@ -24,8 +23,7 @@ SEND_FUNCTION = "send function"  # the type's is neither in pg_catalog nor in an
 KEY_TYPE = "key type"  # a type in the primary key whose text Python cannot write as PostgreSQL does
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reason:
+class Reason(NamedTuple):
     """One reason why the reader cannot copy a relation.
 
     `schema` and `name` identify the relation that is the cause, for example a partition. `column` is empty if no

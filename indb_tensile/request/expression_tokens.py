@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from .abbreviation import shown
 
@@ -10,8 +10,7 @@ MOST_CHARACTERS = 4000  # longest expression
 NAME_BYTES = 63  # longest name; PostgreSQL cuts a longer one
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExpressionFault:
+class ExpressionFault(NamedTuple):
     """Why an expression is refused. `place` is the character, counted from 1, at which the fault is."""
 
     text: str
@@ -19,8 +18,7 @@ class ExpressionFault:
     hint: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Token:
+class Token(NamedTuple):
     """A token of an expression. `place` is its first character, counted from 1."""
 
     kind: str  # number, text, name (in double quotes), word, cast, operator or mark

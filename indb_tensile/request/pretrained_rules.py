@@ -6,8 +6,7 @@ checked: everything else of config.json, such as names of classes, has no effect
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import RequestError
 from .abbreviation import shown
@@ -37,8 +36,7 @@ _FLAG: Rule = {"type": "boolean", "default": False}
 _PADDING: Rule = {"type": "integer", "minimum": 0, "maximum": MOST_VOCABULARY, "default": 0}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NetworkFamily:
+class NetworkFamily(NamedTuple):
     """A kind of network: the keys of its configuration, and where the sizes stand among them.
 
     `lora` are the layers that LoRA changes by default, and `layers` all that it can change. `offset` says whether

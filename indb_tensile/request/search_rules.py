@@ -12,8 +12,7 @@ A dimension has a name, which is the path to it without the word `hyperparams`: 
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import RequestError
 from .abbreviation import shown
@@ -75,8 +74,7 @@ _DIMENSION_KEYS = {"choices": {"choices"}, "range": {"range", "log", "step"}}
 _RANGE_HINT = 'Give two numbers, the smaller one first: {"range": [0.0001, 0.1], "log": true}.'
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dimension:
+class Dimension(NamedTuple):
     """One argument that varies: either `choices`, or the numbers from `low` to `high`, both included.
 
     `log`: the numbers are drawn evenly on a logarithmic scale. `integer`: only whole numbers. `step`: only numbers

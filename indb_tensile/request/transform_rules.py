@@ -8,8 +8,7 @@ memory.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import RequestError
 from .abbreviation import shown
@@ -29,12 +28,11 @@ MOST_FEATURES = 200
 MOST_BYTES = 100_000  # largest size of all expressions; the specification of a job has at most 262144
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadExpression:
+class ReadExpression(NamedTuple):
     """The columns and functions that an expression names, and its first fault."""
 
-    columns: frozenset[str] = frozenset()
     functions: Mapping[str, int]  # the place of the first call, by the function's name
+    columns: frozenset[str] = frozenset()
     fault: ExpressionFault | None = None
 
 

@@ -3,6 +3,8 @@
 The extension contains the source text of these modules and of `indb_tensile/request` in one PL/Python function,
 `tensile.bridge`, which compiles a module once per session, when it is first needed. The database host has no other
 part of the package. Therefore these modules use only the standard library and relative imports, and contain SQL text.
+Their records are named tuples, and paths are texts: dataclasses, pathlib and what these import would take every new
+session some ten milliseconds.
 Everything runs with the caller's own privileges, and a caller may call the bridge directly, so no request contains an
 address, a path or SQL.
 """

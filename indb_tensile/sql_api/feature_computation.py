@@ -12,8 +12,7 @@ load than all else that a first prediction needs.
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..request.transform_rules import read_expression, read_transform
 from .expression_functions import refused_functions
@@ -25,8 +24,7 @@ from .stored_transforms import not_admitted, stored_transform
 _MOST_KEPT = 64  # most versions whose prepared statements a session keeps
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Computation:
+class Computation(NamedTuple):
     """The checked expressions of a version, and the statement that adds their values to rows in JSON."""
 
     expressions: Mapping[str, str]

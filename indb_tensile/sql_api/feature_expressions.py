@@ -13,8 +13,7 @@ import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from ..errors import RequestError
 from ..request.expression_tokens import ExpressionFault
@@ -36,8 +35,7 @@ _IMMUTABLE = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Refused:
+class _Refused(NamedTuple):
     """An expression that is refused, and why."""
 
     name: str
@@ -279,7 +277,7 @@ def _computed_table(
             f" from {origin} as t cross join lateral (select {features} from (select {inputs}) as x) as f"
         )
     source = f"pg_temp.tensile_features_{number}"
-    return replace(table, columns=(*kept, *computed), source=source, origin=origin)
+    return table._replace(columns=(*kept, *computed), source=source, origin=origin)
 
 
 def input_type(column: TableColumn) -> str | None:

@@ -8,7 +8,6 @@ operator in them is qualified.
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from ..request.preprocess_rules import PATH_KINDS, path_steps
@@ -89,7 +88,7 @@ def read_statistics(plpy: Plpy, table: Table, spec: Json) -> tuple[list[Json], i
     source = table.source
     targets = [table.column(name, "target") for name in target_columns(spec) if predicts_target(spec["task"])]
     if targets and targets[0].kind == "array" and not _is_vector(targets[0], spec):
-        targets = [replace(targets[0], kind="labels")]
+        targets = [targets[0]._replace(kind="labels")]
     used = [*_with_paths(used_columns(table, spec), spec), *targets]
     expressions = ["(select pg_catalog.count(*) from sample) as sampled"]
     for place, column in enumerate(used):

@@ -6,8 +6,7 @@ inherited. NOTICEs name the arguments that are inherited and those that are not.
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..request.abbreviation import shown
 from ..request.early_stop_rules import EARLY_STOP
@@ -22,22 +21,21 @@ from .training_table import Table
 from .training_target import TrainingTarget
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LastRun:
+class LastRun(NamedTuple):
     """The arguments of a model's last run.
 
     For a model that never ran, the arguments are those of its definition and `ran` is False. `target_kind` is the
     kind of the target's column at the time of the run, or None if it is unknown.
     """
 
-    arguments: Json = field(default_factory=dict)
+    arguments: Json
     ran: bool = False
     job: int | None = None
     target_kind: str | None = None
 
     def without(self, *names: str) -> "LastRun":
         """Return the same run without these arguments."""
-        return replace(self, arguments={name: value for name, value in self.arguments.items() if name not in names})
+        return self._replace(arguments={name: value for name, value in self.arguments.items() if name not in names})
 
     def __str__(self) -> str:
         return "the model's last run" if self.job is None else f"job {self.job}"
@@ -153,7 +151,7 @@ def _without_ensemble(plpy: Plpy, request: Json, last: LastRun) -> LastRun:
 
 def _without_hyperparams(last: LastRun, names: Sequence[str]) -> LastRun:
     kept = {name: value for name, value in last.arguments["hyperparams"].items() if name not in names}
-    return replace(last, arguments={**last.arguments, "hyperparams": kept})
+    return last._replace(arguments={**last.arguments, "hyperparams": kept})
 
 
 def fitting_transform(plpy: Plpy, request: Json, last: LastRun, table: Table) -> LastRun:

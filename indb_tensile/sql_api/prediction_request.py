@@ -10,7 +10,7 @@ worker reads them from a snapshot. A worker evaluates no expression of a user.
 # ruff: noqa: S608 - every name that goes into a statement is quoted by quote_ident, and every text by quote_literal
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..errors import RequestError
 from ..request.column_types import KIND_OF_TYPE
@@ -36,8 +36,7 @@ _SAME_VALUES = (("int2", "int4", "int8"), ("text", "varchar", "name"))
 DUPLICATE_TABLE = "42P07"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Prediction:
+class _Prediction(NamedTuple):
     """A checked request: the specification of its job, its relation, and the columns that the job reads.
 
     `plain_key` says that no setting of a session changes the JSON of the key. `transform` has the checked expressions

@@ -17,7 +17,7 @@ import itertools
 import json
 from collections import OrderedDict
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..errors import RequestError
 from ..request.column_types import KIND_OF_TYPE
@@ -42,8 +42,7 @@ _MOST_PREPARED = 16  # most readings that are prepared and not begun: a statemen
 _MOST_BEGUN = 64  # most readings of a transaction that are not ended, for example those of statements that failed
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Reading:
+class _Reading(NamedTuple):
     """A prepared reading: the statement that reads the rows, and the `request` to the service for each part."""
 
     role: str
@@ -67,8 +66,7 @@ class _Reading:
         return service_connection.PART_BYTES * min(1 + wider, _MOST_PART_MULTIPLE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Part:
+class _Part(NamedTuple):
     """Rows of one request, with their keys as JSON, unless the service returns the keys.
 
     `first` is the number of the first row.
@@ -79,8 +77,7 @@ class _Part:
     rows: list[bytes]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Begun:
+class _Begun(NamedTuple):
     """A reading that has not ended. `transaction` is the start time of its transaction, by which it is recognised."""
 
     transaction: str

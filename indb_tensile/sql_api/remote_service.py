@@ -13,7 +13,6 @@ import select
 import socket
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .spi import Plpy, check_for_cancel
@@ -141,18 +140,18 @@ def _context(directory: str | None) -> "SSLContext":
             f"the setting {_SETTING} is not set",
             f"An administrator sets it: select tensile_set_setting('{_SETTING}', '\"/etc/tensile/tls\"').",
         )
-    certificate, key, authority = (Path(directory, name) for name in ("tls.crt", "tls.key", "ca.crt"))
+    certificate, key, authority = (f"{directory}/{name}" for name in ("tls.crt", "tls.key", "ca.crt"))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     _read(key, lambda: _check_secrecy(key))
     _read(authority, lambda: context.load_verify_locations(authority))
-    _read(certificate, lambda: certificate.stat())
+    _read(certificate, lambda: os.stat(certificate))  # noqa: PTH116 - pathlib is slow to import
     # Without a password OpenSSL would ask for one on a terminal.
     _read(certificate, lambda: context.load_cert_chain(certificate, key, password=""), " with tls.key")
     return context
 
 
-def _read(path: Path, action: Callable[[], object], more: str = "") -> None:
+def _read(path: str, action: Callable[[], object], more: str = "") -> None:
     import ssl
 
     try:
@@ -171,9 +170,9 @@ def _read(path: Path, action: Callable[[], object], more: str = "") -> None:
         ) from None
 
 
-def _check_secrecy(key: Path) -> None:
+def _check_secrecy(key: str) -> None:
     """Raise RemoteFaultError if other system users can read the key. The rule is that of libpq."""
-    facts = key.stat()
+    facts = os.stat(key)  # noqa: PTH116 - pathlib is slow to import
     mode = facts.st_mode & 0o777
     if mode & (0o027 if facts.st_uid == 0 else 0o077):
         raise RemoteFaultError(

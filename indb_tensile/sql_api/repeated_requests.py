@@ -42,8 +42,8 @@ def retry(plpy: Plpy, request: Json) -> Json:
         return predict_into(plpy, again | {"search_path": request.get("search_path")})
     repeated_request = _request(plpy, spec, f"job {number}", request) | again
     if spec.get("search") is not None:
-        return search(plpy, repeated_request | request_of(spec["search"]), LastRun())
-    return enqueue(plpy, repeated_request, LastRun())
+        return search(plpy, repeated_request | request_of(spec["search"]), LastRun(arguments={}))
+    return enqueue(plpy, repeated_request, LastRun(arguments={}))
 
 
 def retrain(plpy: Plpy, request: Json) -> Json:
@@ -69,7 +69,9 @@ def retrain(plpy: Plpy, request: Json) -> Json:
             hint=f"Train it first: select tensile_train({literal(name)}, 'table');",
         )
     title = f'the last training of model "{name}"'
-    return enqueue(plpy, _request(plpy, _stored(models[0]["last_spec"], title), title, request), LastRun())
+    return enqueue(
+        plpy, _request(plpy, _stored(models[0]["last_spec"], title), title, request), LastRun(arguments={})
+    )
 
 
 def _require_repeatable(job: Row) -> None:

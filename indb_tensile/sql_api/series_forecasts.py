@@ -10,8 +10,7 @@ import itertools
 import json
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import RequestError
 from ..request.abbreviation import shown
@@ -32,8 +31,7 @@ _MOST_PREPARED = 16  # most readings that are prepared and not begun
 _CHANNELS = ("targets", "observed")  # the columns whose values after an origin are not used
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Reading:
+class _Reading(NamedTuple):
     """A prepared reading. Its rows have a row of the relation as JSON, its series, and whether it is later."""
 
     role: str

@@ -1,7 +1,6 @@
 """Applies the key that a split names: columns by whose values rows are divided, in place of the primary key."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from ..errors import RequestError
 from ..request.misplaced_parameters import refuse_misplaced
@@ -36,9 +35,9 @@ def with_split_key(plpy: Plpy, request: Json, before: Json, table: Table) -> Tab
     if table.query is None:
         return find_table(plpy, {"relation": table.oid}, key)
     columns = tuple(
-        replace(column, primary=True, key=True) if column.name in key else column for column in table.columns
+        column._replace(primary=True, key=True) if column.name in key else column for column in table.columns
     )
-    return replace(table, columns=columns, chosen_key=True)
+    return table._replace(columns=columns, chosen_key=True)
 
 
 def _require_hashable(table: Table, key: Sequence[str]) -> None:

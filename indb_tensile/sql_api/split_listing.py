@@ -9,8 +9,7 @@ import itertools
 import json
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import RequestError
 from ..request.copyable_relation import COLUMNS
@@ -96,8 +95,7 @@ class _Reading:
         return []
 
 
-@dataclass(frozen=True, slots=True)
-class _Divided:
+class _Divided(NamedTuple):
     """How a version's rows were divided. `part` is that of all rows of a table; with None the rule divides them."""
 
     model: str

@@ -7,7 +7,7 @@ layers fit is known only when the table has been read: a trainer checks them (le
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from ..errors import RequestError
 from ..request.feature_rules import learned_first
@@ -19,8 +19,7 @@ from .spi import Json, Plpy, Row, fetch, literal
 from .training_table import Table
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StartingVersion:
+class StartingVersion(NamedTuple):
     """The model, and the version if there is one already. `number` is None for the version deployed at the start.
 
     `version` has the version's number, task, target, architecture and features. It is None if the version is still to
@@ -67,7 +66,7 @@ class StartingVersion:
         if self.version is None or last.ran:
             return last
         inherited = {"target": self.version["target"], "task": self.version["task"]}
-        return replace(last, arguments=inherited | last.arguments)
+        return last._replace(arguments=inherited | last.arguments)
 
     def check(self, spec: Json, features: Sequence[str]) -> None:
         """Put the features into the order of the version. Raises RequestError for a training that does not fit."""

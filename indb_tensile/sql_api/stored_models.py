@@ -37,7 +37,7 @@ def last_run(plpy: Plpy, name: str) -> LastRun:
     """Return the model's last successful run, or its definition if it never ran."""
     models = fetch(plpy, MODEL, name)
     if not models:
-        return LastRun()
+        return LastRun(arguments={})
     if not models[0]["own"]:
         raise _name_taken(name)
     facts = models[0]

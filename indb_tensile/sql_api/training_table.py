@@ -1,7 +1,7 @@
 """Describes the table to train on and the columns that a model can learn from."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..errors import RequestError
 from ..request.column_types import KIND_OF_TYPE, SUPPORTED_TYPES, unusable_reason
@@ -13,8 +13,7 @@ from .spi import Json, Plpy, Row, fetch, literal, qualified
 from .table_grants import check_caller, check_reader
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableColumn:
+class TableColumn(NamedTuple):
     """One column of a table."""
 
     name: str
@@ -29,8 +28,7 @@ class TableColumn:
     type_modifier: int = -1  # of a query's column only
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class Table(NamedTuple):
     """A relation that the caller may read, or a query.
 
     `source` is the item of a FROM clause that gives the rows. `reasons` says why the trainers' role cannot copy the

@@ -1,6 +1,6 @@
 """What a training is to predict: one column of a table, or several together."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..request.task_rules import target_text
 from .training_table import TableColumn
@@ -8,8 +8,7 @@ from .training_table import TableColumn
 _INTEGER_ARRAYS = ("_int2", "_int4", "_int8")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingTarget:
+class TrainingTarget(NamedTuple):
     """What to predict: a column, or several that are predicted together."""
 
     columns: tuple[TableColumn, ...]
