@@ -73,16 +73,24 @@ class LengthBuckets:
     @cached_property
     def full_batches(self) -> tuple[int, ...]:
         """Return how many full batches of each length an epoch has."""
-        counts, carried = [], 0
-        for rows in np.bincount(self.of_row, minlength=len(self.lengths)).tolist():
-            full, carried = divmod(rows + carried, self.batch_rows)
-            counts.append(full)
-        return tuple(counts)
+        return batches_by_length(np.bincount(self.of_row, minlength=len(self.lengths)).tolist(), self.batch_rows)
 
     @property
     def token_share(self) -> float:
         """Return the tokens of the column that full batches compute, as a share of those without buckets."""
         return self.mean(self.lengths) / self.column.length
+
+
+def batches_by_length(rows: Sequence[int], batch_rows: int) -> tuple[int, ...]:
+    """Return how many full batches of each length an epoch has, from the rows of each length.
+
+    Rows that do not fill a batch join those of the next longer length.
+    """
+    counts, carried = [], 0
+    for own in rows:
+        full, carried = divmod(own + carried, batch_rows)
+        counts.append(full)
+    return tuple(counts)
 
 
 def length_buckets(part: Part, preprocessor: Preprocessor, most: int | None, batch_rows: int) -> LengthBuckets | None:

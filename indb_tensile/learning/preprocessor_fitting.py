@@ -191,7 +191,7 @@ def _fit_texts(
     fitted = _FittedTexts()
     for name, data in _columns_of_kinds(learned, ColumnKind.TEXT):
         rule = options.missing_rule(name, data.kind)
-        fill = most_frequent_text(data) if rule == "most_frequent" else _constant_text(rule)
+        fill = fill_of(data, rule)
         if fill is not None:
             fitted.fills[name] = fill
         most, encoding = options.most_categories(name), options.encoding(name)
@@ -237,7 +237,10 @@ def _fit_texts(
     return fitted
 
 
-def _constant_text(rule: Missing) -> str | None:
+def fill_of(data: ColumnRows, rule: Missing) -> str | None:
+    """Return the text that replaces missing texts by this rule, or None if none does."""
+    if rule == "most_frequent":
+        return most_frequent_text(data)
     return rule["constant"] if isinstance(rule, dict) else None
 
 

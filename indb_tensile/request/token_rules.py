@@ -63,6 +63,14 @@ def check_length_buckets(spec: Mapping[str, Any]) -> None:
         )
 
 
+def reads_in_lengths(spec: Mapping[str, Any], kind: str, name: str) -> bool:
+    """Return whether a training reads this column as tokens in batches of several lengths. `spec` is checked."""
+    if kind != "text" or spec["hyperparams"].get("length_buckets") in (None, 1):
+        return False
+    encode = spec["preprocess"].get("encode")
+    return bool((encode.get(name) if isinstance(encode, dict) else encode) == TOKENS)
+
+
 def _check_option(option: str, preprocess: Json) -> None:
     """Raise RequestError for an option of tokens of which there are none."""
     if option not in preprocess:

@@ -12,6 +12,7 @@ from typing import Any
 
 from ..request.preprocess_rules import PATH_KINDS, path_steps
 from ..request.task_rules import predicts_target, target_columns
+from ..request.token_rules import reads_in_lengths
 from .feature_columns import used_columns
 from .refusals import DATA, RefusalError
 from .spi import Json, Plpy, Row, fetch, literal
@@ -20,6 +21,8 @@ from .training_table import VECTORS, Table, TableColumn, vector_array
 _ROWS = 10_000  # a scan of this many rows takes some milliseconds at most
 _ARRAY_ROWS = 1000  # arrays are wide
 _HEADERS = 16  # images whose headers are read to tell the sizes
+_TEXTS = 400  # texts whose lengths in tokens are foretold; a share of batches is then right within a few percent
+_TEXT_CHARACTERS = 4096  # of each of them; the 128 tokens that are read at most by default rarely have 1,000
 _HEADER_BYTES = 65536  # first bytes of an image, among which its header has the size, behind its EXIF
 
 
@@ -91,13 +94,18 @@ def read_statistics(plpy: Plpy, table: Table, spec: Json) -> tuple[list[Json], i
         targets = [targets[0]._replace(kind="labels")]
     used = [*_with_paths(used_columns(table, spec), spec), *targets]
     expressions = ["(select pg_catalog.count(*) from sample) as sampled"]
+    sampled = [column.name for column in used if reads_in_lengths(spec, column.kind, column.name)]
     for place, column in enumerate(used):
         name = _path_expression(plpy, column) if column.base == _PATH else plpy.quote_ident(column.name)
-        expressions.append(f"({_statistic_query(column, name)}) as c{place}")
+        query = _texts_query(name) if column.name in sampled else _statistic_query(column, name)
+        expressions.append(f"({query}) as c{place}")
     statement = f"""with sample as materialized (select * from {source} limit {_ROWS})
         select {", ".join(expressions)}"""
     row = next(iter(plpy.execute(statement)))
-    columns = [_statistic(column, row[f"c{place}"]) for place, column in enumerate(used)]
+    columns = [
+        _sampled_texts(column, row[f"c{place}"]) if column.name in sampled else _statistic(column, row[f"c{place}"])
+        for place, column in enumerate(used)
+    ]
     rows = int(row["sampled"])
     if rows == _ROWS:
         rows = int(fetch(plpy, f"select pg_catalog.count(*) as rows from {source}")[0]["rows"])
@@ -156,6 +164,21 @@ def _statistic_query(column: TableColumn, name: str) -> str:
             f"lateral pg_catalog.unnest({name}) as label"
         )
     return f"select pg_catalog.count(distinct {name}) from sample"
+
+
+def _texts_query(name: str) -> str:
+    """Return the query for the beginnings of evenly spaced texts of the sample."""
+    numbered = f"select {name} as v, pg_catalog.row_number() over () as place from sample"
+    step = f"(select 1 operator(pg_catalog.+) (pg_catalog.count(*) operator(pg_catalog./) {_TEXTS}) from sample)"
+    return (
+        f'select pg_catalog.array_agg(pg_catalog."left"(v::pg_catalog.text, {_TEXT_CHARACTERS}) order by place) '
+        f"from ({numbered}) as numbered where (place operator(pg_catalog.%) {step}) operator(pg_catalog.=) 0"
+    )
+
+
+def _sampled_texts(column: TableColumn, texts: list[str | None] | None) -> Json:
+    """Return the statistic of a column of texts whose lengths are foretold."""
+    return {"name": column.name, "type": column.type, "kind": column.kind, "texts": texts or []}
 
 
 def _elements(column: TableColumn, name: str) -> str:

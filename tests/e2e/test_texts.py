@@ -41,9 +41,10 @@ def test_a_model_of_texts_is_explained_trained_continued_and_predicts_in_every_w
     def rows(statement: str) -> list[tuple[Any, ...]]:
         return demo.execute(statement.encode()).fetchall()
 
-    explained = rows(TRAIN.replace("tensile_train", "count(*) from tensile_explain") + ")")
-    assert explained[0][0]
-    job = rows(TRAIN + """, hyperparams => '{"epochs": 6, "batch_size": 16, "length_buckets": 3}')""")[0][0]
+    arguments = TRAIN + """, hyperparams => '{"epochs": 6, "batch_size": 16, "length_buckets": 3}')"""
+    explained = rows(arguments.replace("tensile_train", "policy, note from tensile_explain"))
+    assert re.search(r"by a sample .* \"body\" has \d+ tokens in \d+% of batches, .*; 16 tokens in", explained[-1][1])
+    job = rows(arguments)[0][0]
     assert running.until_ended(job) == ["succeeded"], running.log.read_text()
     history = "select detail ->> 'message' from tensile.job_events where job_id = %s and kind = 'settings'"
     assert re.search(r'texts of column "body" are padded to \d.* or 16 tokens, \d+% ', running.value(history, job))

@@ -13,12 +13,19 @@ from indb_tensile.device.hardware import PROCESSOR_SPEED
 from indb_tensile.errors import RequestError
 from indb_tensile.executor.latency.latency_predictor import MeasuredOperator, Predictor, train
 from indb_tensile.job import JobId, JobSpec, Relation, Task
+from indb_tensile.learning.preparation import assemble
 from indb_tensile.scheduler.admission.outlook import Outlook
 from indb_tensile.scheduler.completion.contention import of_cores
 from indb_tensile.scheduler.completion.demand import JobDemand, TradeOff
 from indb_tensile.scheduler.completion.set_forecasts import SharedDevice
+from indb_tensile.scheduler.link import Link
+from indb_tensile.scheduler.plan import Infeasible
+from indb_tensile.scheduler.planner import Workload, plan_jobs
 from indb_tensile.scheduler.timing.simulate import Forecast
+from indb_tensile.sizes import size
+from tests.learning.tables import spec, table
 from tests.scheduler.descriptions import elementwise
+from worker.captured_steps import CapturedSteps
 from worker.serving.explain import Explainer, upload_text
 from worker.serving.requests import ColumnSummary, Explain
 
@@ -58,6 +65,7 @@ def explain(
     predictor: Predictor | None = None,
     outlook: Outlook | None = None,
     device: str = "cpu",
+    columns: list[ColumnSummary] = COLUMNS,
 ) -> list[dict[str, Any]]:
     settings = Settings(
         device=device,
@@ -67,7 +75,7 @@ def explain(
         link_in_bytes_per_s=400_000_000,
     )
     explainer = Explainer((catalog or FakeCatalog()).measured, lambda: predictor, settings, lambda: outlook)
-    request = Explain(spec=spec, columns=COLUMNS, rows=rows, limit_bytes=limit_bytes, budget_bytes=budget_bytes)
+    request = Explain(spec=spec, columns=columns, rows=rows, limit_bytes=limit_bytes, budget_bytes=budget_bytes)
     return explainer.explain(request)
 
 
@@ -251,3 +259,63 @@ def test_training_of_many_gigabytes_is_explained_without_allocating_them() -> No
 def test_training_that_is_impossible_is_not_explained() -> None:
     with pytest.raises(RequestError, match="unknown architecture"):
         explain(replace(SPEC, architecture={"type": "rnn"}))
+
+
+LINK = Link(out_bytes_per_s=400_000_000, in_bytes_per_s=400_000_000)
+POLICIES = ("vanilla", "liveness", "tensile+")
+WORDS = ["server", "query", "index", "table", "sound", "music", "player", "codec", "window", "kernel", "driver"]
+WORDS += ["printer", "network", "fonts", "library"]
+NOTES = [
+    " ".join(WORDS[(row + at) % len(WORDS)] for at in range(30 if row % 4 == 0 else 2 + row % 3))
+    for row in range(200)
+]
+OF_TEXTS: dict[str, Any] = {
+    "architecture": {"type": "wide_and_deep", "text_width": 8, "hidden": [8]},
+    "preprocess": {"encode": {"body": "tokens"}, "vocabulary": 300, "length": 32},
+    "hyperparams": {"batch_size": 16, "length_buckets": 3, "epochs": 1},
+}
+
+
+def texts_explained(**changes: Any) -> list[dict[str, Any]]:
+    texts = tuple(None if row % 50 == 9 else note for row, note in enumerate(NOTES))
+    columns = [
+        ColumnSummary(name="body", kind="text", texts=texts),
+        ColumnSummary(name="n", kind="float", distinct=200),
+        ColumnSummary(name="label", kind="text", distinct=2),
+    ]
+    return explain(replace(SPEC, **{**OF_TEXTS, **changes}), rows=200, columns=columns)
+
+
+@pytest.mark.nightly
+def test_the_graphs_of_texts_of_several_lengths_are_those_of_the_training() -> None:
+    """So foretold memory is that of the training to the byte."""
+    listed = [(row, None if row % 50 == 9 else note, float(row), "ab"[row % 2]) for row, note in enumerate(NOTES)]
+    described = [("id", "bigint"), ("body", "text"), ("n", "double precision"), ("label", "text")]
+    prepared = assemble(table(described, listed), spec("label", **OF_TEXTS))
+    assert prepared.buckets is not None
+    assert len(prepared.buckets.lengths) > 1
+    steps = CapturedSteps.capture(prepared)
+    workload = Workload(job=JobId(0), graphs=steps.graphs, latency_ns=steps.latency_ns)
+    planned = {name: plan_jobs((workload,), budget_bytes=GIB, link=LINK, policy=name) for name in POLICIES}
+    rows = texts_explained()
+    for row, (name, answer) in zip(rows, planned.items(), strict=True):
+        assert row["policy"] == name
+        assert not isinstance(answer, Infeasible)
+        assert row["peak_bytes"] == answer[0].peak_bytes
+    shares = re.findall(r"(\d+) tokens in (\d+)% of batches, ([\d.]+) ms and ([\d.]+ \w+)", rows[-1]["note"])
+    pairs = zip(shares, prepared.buckets.lengths, strict=True)  # the sample has the rows that validate and test, too
+    assert all(abs(int(foretold) - chosen) <= 4 for (foretold, *_), chosen in pairs)
+    assert 98 <= sum(int(share) for _, share, *_ in shares) <= 102
+    mean_ms = sum(int(share) * float(ms) for _, share, ms, _ in shares) / 100
+    assert rows[-1]["iteration_ms"] == pytest.approx(mean_ms, rel=0.05)
+    assert shares[-1][-1] == size(rows[-1]["peak_bytes"])
+
+
+@pytest.mark.nightly
+def test_an_epoch_of_short_texts_is_foretold_to_be_shorter_in_the_same_memory() -> None:
+    one = texts_explained(hyperparams={"batch_size": 16, "epochs": 1})
+    several = texts_explained()
+    assert [row["peak_bytes"] for row in several] == [row["peak_bytes"] for row in one]
+    assert several[1]["iteration_ms"] < one[1]["iteration_ms"]
+    assert several[1]["overhead"] == 1.0
+    assert " tokens in " not in one[-1]["note"]

@@ -29,6 +29,7 @@ from indb_tensile.scheduler.trade_offs import trade_offs
 from indb_tensile.sizes import size
 
 from ..captured_steps import optimizer_settings
+from .length_costs import LengthCosts
 from .requests import Explain
 from .training_outline import TrainingOutline, outline
 
@@ -148,7 +149,10 @@ class Explainer:
         )
         outcomes = [self._plan(workload, name, room) for name in (*_BASELINES, self._policy)]
         against = baselines((workload,), self._link)
-        rows = [self._row(workload, outcome, room, against) for outcome in outcomes]
+        costs = [self._by_length(training, workload, outcome.answer) for outcome in outcomes]
+        rows = [
+            self._row(workload, outcome, room, against, own) for outcome, own in zip(outcomes, costs, strict=True)
+        ]
         own = rows[-1]
         start = None
         if own["iteration_ms"] is not None:
@@ -157,6 +161,7 @@ class Explainer:
             own["starts_now"] = start.starts
         notes = (
             own["note"] if start is None else _start_text(start),
+            "" if costs[-1] is None else costs[-1].text,
             self._upload_text(workload, outcomes[-1].answer),
             _coverage(steps, measured, predictor),
         )
@@ -170,8 +175,12 @@ class Explainer:
         points = () if outlook is None else trade_offs(workload, link=self._link, policy=self._policy)
         if outlook is None or not points:
             return None
-        trained_ns, evaluated_ns = (sum(ns) for ns in (workload.latency_ns[0], workload.latency_ns[-1]))
-        of_epoch = training.steps + training.passes * evaluated_ns / max(1, trained_ns)
+        totals = [sum(ns) for ns in workload.latency_ns]
+        longest_ns, trained_ns, evaluated_ns = totals[0], float(totals[0]), float(totals[-1])
+        if training.texts is not None:
+            trained_ns = training.texts.mean([totals[place] for place in _steps_by_length(training)])
+            evaluated_ns = training.texts.mean(totals[-len(training.texts.lengths) :])
+        of_epoch = (training.steps * trained_ns + training.passes * evaluated_ns) / max(1, longest_ns)
         steps = max(1.0, training.settings.epochs * of_epoch)
         demand = JobDemand(
             job=_JOB,
@@ -182,6 +191,16 @@ class Explainer:
             trade_offs=points,
         )
         return foretell_start(outlook, demand)
+
+    def _by_length(
+        self, training: TrainingOutline, workload: Workload, answer: JobPlan | Infeasible
+    ) -> LengthCosts | None:
+        """Return what the step of each length costs, or None without a plan, and if texts have one length."""
+        if training.texts is None or isinstance(answer, Infeasible):
+            return None
+        places = _steps_by_length(training)
+        steps = [(workload.graphs[place], answer.plans[place], workload.latency_ns[place]) for place in places]
+        return LengthCosts.of(training.texts, steps, self._link)
 
     def _upload_text(self, workload: Workload, answer: JobPlan | Infeasible) -> str:
         """Return what an iteration takes if the next batch is uploaded ahead, in words. Empty where it never is."""
@@ -204,14 +223,24 @@ class Explainer:
         answer = plans if isinstance(plans, Infeasible) else plans[0]
         return _PlanOutcome(policy=policy, answer=answer, planning_ns=time.perf_counter_ns() - start_ns)
 
-    def _row(self, workload: Workload, outcome: "_PlanOutcome", room: _Room, against: tuple[Baseline, ...]) -> Row:
-        """Return one row of the answer, with the figures that `tensile plan` and the benchmark use."""
+    def _row(
+        self,
+        workload: Workload,
+        outcome: "_PlanOutcome",
+        room: _Room,
+        against: tuple[Baseline, ...],
+        costs: LengthCosts | None,
+    ) -> Row:
+        """Return one row of the answer, with the figures that `tensile plan` and the benchmark use.
+
+        Times are means over the batches of an epoch, if texts have several lengths.
+        """
         figures: Row = dict.fromkeys(_FIGURES)
         if isinstance(outcome.answer, Infeasible):
             figures.update(peak_bytes=outcome.answer.needed_bytes, floor_bytes=least_bytes(workload))
         else:
             (scored,) = score((workload,), (outcome.answer.plans,), self._link, against=against)
-            figures = scored.figures()
+            figures = scored.figures() | ({} if costs is None else costs.figures())
         return {
             "policy": outcome.policy,
             **{name: figures[name] for name in _BYTES},
@@ -283,11 +312,26 @@ def _sum(*values: float | None) -> float | None:
 
 
 def _capture_graphs(training: TrainingOutline) -> tuple[CapturedStep, ...]:
-    """Capture the graphs of the job: each size of training step, then the validation pass."""
+    """Capture the graphs of the job in its order (worker/captured_steps.py).
+
+    These are each size of training step, that of each shorter length, and the validation passes of all lengths.
+    """
     module, loss, optimizer = training.module, training.loss, optimizer_settings(training.settings)
-    steps = [capture_training(module, loss, *training.batch(rows), optimizer) for rows in training.batches]
-    steps.append(capture_evaluation(module, loss, *training.batch(training.batches[0]), optimizer))
-    return tuple(steps)
+    missing = () if training.texts is None else training.texts.missing
+    shorter = [training.batch(training.batches[0], own) for own in missing]
+    trained = [*map(training.batch, training.batches), *shorter]
+    validated = [*shorter, training.batch(training.batches[0])]
+    return (
+        *(capture_training(module, loss, *batch, optimizer) for batch in trained),
+        *(capture_evaluation(module, loss, *batch, optimizer) for batch in validated),
+    )
+
+
+def _steps_by_length(training: TrainingOutline) -> list[int]:
+    """Return the places of the steps of full batches among the graphs, from the shortest texts to the longest."""
+    first = len(training.batches)
+    missing = () if training.texts is None else training.texts.missing
+    return [*range(first, first + len(missing)), 0]
 
 
 def _workload(steps: tuple[CapturedStep, ...], measured: Known, predictor: Predictor | None) -> Workload:

@@ -218,7 +218,8 @@ class ColumnSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Statistics of one column before its rows are read. `kind` is that of `learning/columns.py`.
 
     `distinct` is the number of distinct values in a sample (None for arrays); `shape` is the shape of one array.
-    `heads` are the first bytes of some images in hexadecimal, with their headers.
+    `heads` are the first bytes of some images in hexadecimal, with their headers. `texts` are some texts of a column
+    that is read as tokens by a training with several lengths, or their beginnings, and None for NULL.
     """
 
     name: str
@@ -228,6 +229,7 @@ class ColumnSummary(msgspec.Struct, frozen=True, kw_only=True):
     ndims: int = 0
     shape: tuple[int, ...] = ()
     heads: tuple[str, ...] = ()
+    texts: tuple[str | None, ...] = ()
 
 
 class Shares(msgspec.Struct, frozen=True, kw_only=True):

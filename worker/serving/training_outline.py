@@ -36,6 +36,7 @@ from indb_tensile.learning.weighted_losses import loss_for
 from indb_tensile.learning.windows import WindowShape
 from indb_tensile.request.network_rules import check_architecture
 
+from .foretold_lengths import ForetoldLengths, SampledTexts
 from .requests import ColumnSummary, Shares
 
 Shape = tuple[int, ...]
@@ -52,7 +53,7 @@ class TrainingOutline:
 
     `batches` are the sizes of the training steps: full ones, then the last, smaller one, if any. A validation pass
     has the size of the full ones. `steps` are the training steps of one epoch, and `passes` the passes over full
-    batches that validate after each epoch.
+    batches that validate after each epoch. `texts` are the lengths of texts in full batches, if there are several.
     """
 
     module: nn.Module
@@ -66,13 +67,14 @@ class TrainingOutline:
     weighted: bool = False
     forecast: ForecastValues | None = None
     narrow: NarrowForm | None = None  # of the rows, if they have tokens
+    texts: ForetoldLengths | None = None
 
-    def batch(self, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return `x` and `y` of a batch, on the meta device."""
+    def batch(self, rows: int, missing: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return `x`, without the `missing` last tokens of each row, and `y` of a batch, on the meta device."""
         shape, dtype = self.input_shape, torch.float32
         if self.narrow is not None:
             shape, dtype = (self.narrow.width,), torch.int16
-        x = torch.empty((rows, *shape), dtype=dtype, device="meta")
+        x = torch.empty((rows, *shape[:-1], shape[-1] - missing), dtype=dtype, device="meta")
         if self.forecast is not None:
             packed = 2 * self.forecast.count + 3 * self.forecast.targets
             return x, torch.empty((rows, packed), device="meta")
@@ -128,6 +130,8 @@ def outline(
         options = options.embedding(pairs=pairs)
     if network is not None:
         options = replace(options, longest=network.sizes.positions)
+    sampled = SampledTexts(features, options, network)
+    options = sampled.options
     input_shape = _input_shape(spec, features, options, outputs)
     layout = _layout(features, options, network, pictured)
     if spec.task is Task.ANOMALY:
@@ -154,6 +158,7 @@ def outline(
         weighted=WeightOptions.parse(spec.hyperparams).used,
         passes=math.ceil(rows * _valid_share(split, shares) / plan.full_rows),
         narrow=NarrowForm.of(layout, math.prod(input_shape)),
+        texts=sampled.lengths(settings.length_buckets, train_rows, plan.full_rows),
     )
 
 
