@@ -20,7 +20,7 @@ create table if not exists corners (id integer primary key, photo bytea, corner 
 grant select on corners to tensile_reader"""
 ARGUMENTS = """('NAME', 'corners', 'corner', features => array['photo'], preprocess => '{"size": [32, 32]}',
   architecture => '{"type": "timm", "name": "test_resnet", "drop_path_rate": 0.1}',
-  hyperparams => '{"epochs": 6, "batch_size": 16, "learning_rate": 0.002, "baseline": false}'"""
+  hyperparams => '{"epochs": 12, "batch_size": 16, "learning_rate": 0.002, "baseline": false}'"""
 
 
 @pytest.fixture
@@ -69,5 +69,7 @@ def test_a_network_trains_to_the_same_bits_in_little_memory_and_predicts(
     single = demo.execute("select tensile_predict_label('tight', c) from corners as c order by id").fetchall()
     table = "select label from tensile_predict_table('roomy', 'corners') order by (key ->> 'id')::int"
     assert demo.execute(table.encode()).fetchall() == single
+    # After half of these steps the averages of batch normalisation lag so far behind that a third would be right.
+    assert sum(label == f"c{row % 4}" for row, (label,) in enumerate(single)) >= 110
     stored = "select architecture ->> 'name', architecture ->> 'library_version' is not null from "
     assert demo.execute(f"{stored} tensile_training_info('tight')".encode()).fetchall() == [("test_resnet", True)]
