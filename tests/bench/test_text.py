@@ -1,10 +1,13 @@
 """The benchmark of texts reads packages as apt prints them, and scores every method on the same rows."""
 
+from pathlib import Path
+
 import pytest
 
 from indb_tensile.bench.commands.text import METHODS, compare_buckets, drawn, measure, shuffled_words, tokenise
 from indb_tensile.bench.harness.debian_dependencies import parse_dependencies
 from indb_tensile.bench.harness.debian_descriptions import parse_packages, section_table
+from indb_tensile.bench.harness.stored_texts import stored_section_table
 
 PACKAGES = """\
 Package: zsh
@@ -62,6 +65,8 @@ def test_epochs_of_several_lengths_are_compared_with_epochs_of_one() -> None:
     assert several.rows == one.rows
 
 
-def test_texts_are_tokenised_and_fed_to_an_epoch() -> None:
-    rate = tokenise(shuffled_words(TABLE, 300))
+@pytest.mark.parametrize("in_file", [False, pytest.param(True, marks=pytest.mark.nightly)])
+def test_texts_are_tokenised_and_fed_to_an_epoch(in_file: bool, tmp_path: Path) -> None:
+    texts = shuffled_words(TABLE, 300)
+    rate = tokenise(stored_section_table(texts, 300, tmp_path) if in_file else section_table(texts))
     assert (rate.rows, rate.texts_per_s > 0, 0 <= rate.waited_share <= 1) == (300, True, True)

@@ -1,6 +1,6 @@
 """Measures what networks learn from texts, beside TF-IDF with logistic regression, and how fast texts become tokens.
 
-    python -m indb_tensile.bench text [--methods default tfidf …] [--rows 20000] [--repeat 1000000] [--json]
+    python -m indb_tensile.bench text [--methods default tfidf …] [--rows 20000] [--repeat 1000000 [--file]] [--json]
     python -m indb_tensile.bench text --buckets 4 [--methods default transformer] [--rows 20000] [--epochs 5] [--json]
 
 The texts are the descriptions of Debian's packages, as `apt-cache dumpavail` lists them, and the answer is a
@@ -10,7 +10,8 @@ name the encoder. Networks are trained as a job trains them, by plain PyTorch on
 
 With `--repeat` the benchmark instead tokenises this many texts, which are descriptions whose words are drawn anew, as
 a job does before its first step, and trains one epoch on them. It prints the texts per second, the share of the epoch
-that training waits for its batches, and the most memory of the process.
+that training waits for its batches, and the most memory of the process: all of it, and its own without the pages of
+files. With `--file` the texts are in a file in the working directory, as those of a table larger than memory are.
 
 With `--buckets` the benchmark compares epochs whose batches have texts of at most so many lengths
 (learning/length_buckets.py) with epochs of one length. The texts are then descriptions with the names of all packages
@@ -20,6 +21,7 @@ processor, an epoch of one after an epoch of the other, and their networks are s
 
 import argparse
 import json
+import os
 import resource
 import statistics
 import time
@@ -28,6 +30,7 @@ from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -42,13 +45,16 @@ from indb_tensile.bench.harness.argument_types import whole
 from indb_tensile.bench.harness.boosted_tables import rows_to_learn_and_test
 from indb_tensile.bench.harness.debian_dependencies import package_texts
 from indb_tensile.bench.harness.debian_descriptions import debian_descriptions, section_table
+from indb_tensile.bench.harness.own_memory import OwnMemory, own_bytes
 from indb_tensile.bench.harness.process_exit import run
 from indb_tensile.bench.harness.result_tables import print_table
 from indb_tensile.bench.harness.sample_tables import SampleTable
+from indb_tensile.bench.harness.stored_texts import stored_section_table
 from indb_tensile.bench.harness.table_trainings import Stopwatch, metrics_of_test, specify, train
 from indb_tensile.bench.harness.text_epochs import text_epochs
 from indb_tensile.learning.batch_order import batches
 from indb_tensile.learning.batch_prefetch import BatchPrefetcher
+from indb_tensile.learning.batch_sources import TrainingSources
 from indb_tensile.learning.preparation import Prepared, assemble
 from indb_tensile.learning.splits import Split
 
@@ -72,7 +78,8 @@ class TextScore:
 class TokenRate:
     """How many texts became tokens in how long, and how an epoch went on.
 
-    `prepare_s` includes learning the tokens.
+    `prepare_s` includes learning the tokens. `peak_mib` is the most memory of the process, `own_mib` the most of its
+    own, and `began_mib` that of its own when the preparation began, which includes texts in memory.
     """
 
     rows: int
@@ -81,6 +88,8 @@ class TokenRate:
     epoch_s: float
     waited_share: float
     peak_mib: int
+    own_mib: int
+    began_mib: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +116,7 @@ def main() -> None:
     parser.add_argument("--rows", type=whole(), help="of the descriptions; default: all")
     parser.add_argument("--seeds", type=whole(), default=1, help="trainings, each on its own split")
     parser.add_argument("--repeat", type=whole(), help="tokenise this many texts instead")
+    parser.add_argument("--file", action="store_true", help="with --repeat, store the texts in a file")
     parser.add_argument("--buckets", type=whole(), help="compare batches of at most so many lengths with one length")
     parser.add_argument("--epochs", type=whole(), default=5, help="of each training with --buckets")
     parser.add_argument(
@@ -121,7 +131,10 @@ def main() -> None:
         torch.set_num_threads(options.threads)
         measured: Iterator[TextScore | TokenRate | BucketScore] = measure(table, options.methods, options.seeds)
         if options.repeat is not None:
-            measured = iter([tokenise(shuffled_words(table, options.repeat))])
+            texts = shuffled_words(table, options.repeat)
+            del table
+            stored = stored_section_table(texts, options.repeat, Path()) if options.file else section_table(texts)
+            measured = iter([tokenise(stored)])
         if options.buckets is not None:
             methods = [name for name in options.methods if name != "tfidf"]
             measured = chain.from_iterable(
@@ -161,11 +174,13 @@ def measure(table: SampleTable, methods: list[str], seeds: int) -> Iterator[Text
 
 def tokenise(table: SampleTable) -> TokenRate:
     """Prepare a training on the texts, and train one epoch on them."""
-    started_s = time.perf_counter()
-    prepared = _prepare(table, 0, None, consume=True)
-    prepared_s = time.perf_counter()
-    waited_s = _train_epoch(prepared)
-    epoch_s = time.perf_counter() - prepared_s
+    began_bytes = own_bytes(os.getpid())
+    with OwnMemory({"own": os.getpid()}) as memory:
+        started_s = time.perf_counter()
+        prepared = _prepare(table, 0, None, consume=True)
+        prepared_s = time.perf_counter()
+        waited_s = _train_epoch(prepared)
+        epoch_s = time.perf_counter() - prepared_s
     rows = prepared.train.rows + prepared.valid.rows + prepared.test.rows
     return TokenRate(
         rows=rows,
@@ -174,6 +189,8 @@ def tokenise(table: SampleTable) -> TokenRate:
         epoch_s=round(epoch_s, 2),
         waited_share=round(waited_s / epoch_s, 4),
         peak_mib=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+        own_mib=memory.peaks_bytes["own"] >> 20,
+        began_mib=began_bytes >> 20,
     )
 
 
@@ -212,12 +229,12 @@ def drawn(table: SampleTable, rows: int) -> SampleTable:
     return section_table(zip(descriptions[chosen], sections[chosen], strict=True))
 
 
-def shuffled_words(table: SampleTable, rows: int) -> SampleTable:
-    """Return this many different texts, each with the words of two descriptions."""
+def shuffled_words(table: SampleTable, rows: int) -> Iterator[tuple[str, str]]:
+    """Yield this many different texts, each with the words of two descriptions, and their sections."""
     descriptions, sections = (table.table.columns[name].values for name in ("description", "section"))
     draw = np.random.default_rng(0)
-    firsts, seconds = draw.integers(len(sections), size=(2, rows)).tolist()
-    return section_table(
+    firsts, seconds = draw.integers(len(sections), size=(2, rows))
+    return (
         (f"{descriptions[first]} {descriptions[second]}", sections[first])
         for first, second in zip(firsts, seconds, strict=True)
     )
@@ -228,8 +245,9 @@ def _train_epoch(prepared: Prepared) -> float:
     settings, module = prepared.settings, prepared.module.train()
     optimizer = torch.optim.AdamW(module.parameters(), lr=settings.learning_rate)
     orders = batches(prepared.train, 0, settings)
+    sources = TrainingSources(part=prepared.train, settings=settings)
     with BatchPrefetcher() as feed:
-        with closing(feed.batches((prepared.train.x, prepared.train.y), orders)) as loaded:
+        with closing(feed.batches(sources.parts_of, orders, sources.of_epoch(0))) as loaded:
             for _, (x, y) in loaded:
                 loss = prepared.loss(module(x), y)
                 optimizer.zero_grad()

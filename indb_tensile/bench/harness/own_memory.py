@@ -35,12 +35,12 @@ class OwnMemory:
     def _watch(self) -> None:
         while True:
             for name, pid in tuple(self._pids):
-                self.peaks_bytes[name] = max(self.peaks_bytes.get(name, 0), _own_bytes(pid))
+                self.peaks_bytes[name] = max(self.peaks_bytes.get(name, 0), own_bytes(pid))
             if self._ended.wait(_PAUSE_S):
                 return
 
 
-def _own_bytes(pid: int) -> int:
+def own_bytes(pid: int) -> int:
     """Return the memory of a process, 0 of one that has ended."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
