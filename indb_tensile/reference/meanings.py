@@ -20,7 +20,8 @@ HYPERPARAMS: dict[str, str] = {
     "device.",
     "zero_stage": "With `devices` of 2 or more: 1 divides the optimizer's state among the devices, as the first "
     "stage of ZeRO does (Rajbhandari and others 2020): each device keeps the state of some parameters and updates "
-    "them. 0 and null: each device keeps the whole state. The results have the same bits.",
+    "them. 0: each device keeps the whole state. Null: it is divided where it does not fit into the smallest device "
+    "without swaps, and iterations are foretold to be faster divided. The results have the same bits.",
     "precision": "The precision of matrix products and convolutions; parameters, gradients and optimizer stay "
     "float32. On a GPU, torch is PyTorch's default: convolutions in TensorFloat-32 (19 bits), products in float32; "
     "float32 and tf32 use that precision for both. On processors these three are the same, float32. With bfloat16, "

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,7 @@ pytestmark = [pytest.mark.postgres, pytest.mark.nightly]
 
 NETWORK = '{"type": "mlp", "hidden": [64, 48, 32], "dropout": 0.2}'
 HYPERPARAMS = {"epochs": 3, "batch_size": 96, "seed": 7, "clip_norm": 0.5}
+WIDE = '{"type": "mlp", "hidden": [900, 900, 900, 900, 900]}'  # with Adam 53 MB of state and gradients
 DIVIDED = {"zero_stage": 1}  # the devices divide the optimizer's state
 CAPACITIES_BYTES = (64 * MIB, 48 * MIB, 40 * MIB, 56 * MIB)
 
@@ -29,6 +31,12 @@ CAPACITIES_BYTES = (64 * MIB, 48 * MIB, 40 * MIB, 56 * MIB)
 def devices(service: Service) -> int:
     """The number of controllers; a test may say another one."""
     return 2
+
+
+@pytest.fixture
+def slow_link(service: Service) -> None:
+    """Let swaps take long."""
+    service.settings |= {"TENSILE_LINK_OUT_BYTES_PER_S": "50000000", "TENSILE_LINK_IN_BYTES_PER_S": "50000000"}
 
 
 @pytest.fixture
@@ -64,20 +72,21 @@ def end(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def train(service: Service, model: str, devices: int, **changes: object) -> int:
+def train(service: Service, model: str, devices: int, *, network: str = NETWORK, **changes: object) -> int:
     """Enqueue a training on so many devices."""
     with service.database.connect("demo") as demo:
         row = demo.execute(
             "select tensile_train(%s, 'digits', architecture => %s, hyperparams => %s, devices => %s)",
-            (model, NETWORK, json.dumps(HYPERPARAMS | changes), devices),
+            (model, network, json.dumps(HYPERPARAMS | changes), devices),
         ).fetchone()
     assert row is not None
     return int(row[0])
 
 
-def alone(service: Service, devices: int, **changes: object) -> str:
+def alone(service: Service, devices: int, *, network: str = NETWORK, **changes: object) -> str:
     """Return the digest of the weights that one device trains, with batches in as many parts."""
-    job = train(service, "alone", 1, micro_batch_size=HYPERPARAMS["batch_size"] // devices, **changes)
+    rows = HYPERPARAMS["batch_size"] // devices
+    job = train(service, "alone", 1, network=network, micro_batch_size=rows, **changes)
     assert service.until_ended(job) == ["succeeded"]
     return weights(service, job)
 
@@ -122,13 +131,26 @@ def check_clean(service: Service) -> None:
 
 @pytest.mark.parametrize(("devices", "options"), [(2, {}), (3, {}), (4, {}), (3, DIVIDED)])
 def test_several_devices_publish_the_bits_of_one(
-    service: Service, gang: list[subprocess.Popen[bytes]], devices: int, options: dict[str, int]
+    service: Service, gang: list[subprocess.Popen[bytes]], devices: int, options: dict[str, Any]
 ) -> None:
     job = train(service, "gang", devices, **options)
     assert service.until_ended(job) == ["succeeded"]
     assert weights(service, job) == alone(service, devices)
     kinds = {kind for (kind,) in service.connection.execute("select kind from tensile.job_events").fetchall()}
     assert not kinds & {"memory_corrected", "interrupted"}
+    check_clean(service)
+
+
+@pytest.mark.usefixtures("slow_link")
+def test_devices_without_memory_for_the_whole_state_divide_it(
+    service: Service, gang: list[subprocess.Popen[bytes]]
+) -> None:
+    del gang
+    small, wide = train(service, "gang", 2), train(service, "wide", 2, network=WIDE)
+    assert service.until_ended(small, wide) == ["succeeded"] * 2
+    told = "select detail ->> 'divided' from tensile.job_events where job_id = %s and kind = 'optimizer_state'"
+    assert (service.value(told, small), service.value(told, wide)) == (None, "true")
+    assert weights(service, wide) == alone(service, 2, network=WIDE)
     check_clean(service)
 
 
@@ -151,7 +173,7 @@ def test_fast_sum_trains_within_its_plans_to_the_same_bits_each_time(
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
 def test_job_goes_on_after_a_trainer_is_lost_and_publishes_the_same_bits(
-    service: Service, gang: list[subprocess.Popen[bytes]], rank: int, blow: signal.Signals, options: dict[str, int]
+    service: Service, gang: list[subprocess.Popen[bytes]], rank: int, blow: signal.Signals, options: dict[str, Any]
 ) -> None:
     job = train(service, "gang", 2, epochs=30, **options)
     pids = wait_until_all_train(service, job)
@@ -195,7 +217,7 @@ def test_job_goes_on_after_a_controller_is_lost_and_publishes_the_same_bits(
 @pytest.mark.parametrize("options", [{}, DIVIDED], ids=["whole", "divided"])
 @pytest.mark.parametrize("devices", [2, 3])
 def test_job_goes_on_with_fewer_devices_if_no_other_comes_and_publishes_the_same_bits(
-    service: Service, gang: list[subprocess.Popen[bytes]], devices: int, options: dict[str, int]
+    service: Service, gang: list[subprocess.Popen[bytes]], devices: int, options: dict[str, Any]
 ) -> None:
     """A batch keeps its parts: 3 parts on 2 devices, and 2 parts on one device, are added in the same order."""
     del gang
@@ -225,7 +247,7 @@ def test_fast_sum_goes_on_with_one_device(service: Service, gang: list[subproces
 
 @pytest.mark.parametrize("options", [{}, DIVIDED], ids=["whole", "divided"])
 def test_cancelled_job_ends_on_all_devices_and_a_paused_one_goes_on_with_the_same_bits(
-    service: Service, gang: list[subprocess.Popen[bytes]], options: dict[str, int]
+    service: Service, gang: list[subprocess.Popen[bytes]], options: dict[str, Any]
 ) -> None:
     del gang
     cancelled = train(service, "cancelled", 2, epochs=100_000, **options)

@@ -13,6 +13,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from typing import Any, NoReturn
 
@@ -27,7 +29,7 @@ from indb_tensile.executor.capture.passes import Passes
 from indb_tensile.executor.capture.rank_share import RankShare, Reduce, divide_parts
 from indb_tensile.executor.capture.storage_layout import Value
 from indb_tensile.executor.ranks.part_exchange import RankGroup
-from indb_tensile.executor.ranks.rank_connection import broadcast_bytes, join_ranks
+from indb_tensile.executor.ranks.rank_connection import broadcast_bytes, join_ranks, rank_lost
 from indb_tensile.executor.ranks.rank_proof import prove_ranks
 from indb_tensile.executor.ranks.state_gathering import StateGathering
 from indb_tensile.executor.ranks.step_exchange import exchanging
@@ -47,7 +49,7 @@ log = logging.getLogger("trainer")
 MEETING_S = 600.0  # ranks that have memory wait for each other for less: take_back_gangs ends that
 CAUSE_S = 10.0  # time in which the controller of a lost rank says why it is lost
 _PAUSE_S = 0.1
-_SNAPSHOT, _SECRET, _AGREEMENT = "snapshot", "secret", "agreement"
+_SNAPSHOT, _SECRET, _AGREEMENT, _DIVIDES = "snapshot", "secret", "agreement", "divides the state"
 
 
 class GangRank:
@@ -64,11 +66,9 @@ class GangRank:
         self._waiting = _SignsOfWaiting(self._give_sign)
         self._store = CatalogStore(session, job.job, job.claim, alive=self._give_sign)
         reduce = job.spec.hyperparams.get("reduce") or HYPERPARAMS["reduce"]["default"]
+        self._asked: int | None = job.spec.hyperparams.get("zero_stage")
         self.share = RankShare(
-            rank=gang.rank,
-            ranks=gang.ranks,
-            reduce=Reduce(reduce),
-            divides_state=job.spec.hyperparams.get("zero_stage") == 1,
+            rank=gang.rank, ranks=gang.ranks, reduce=Reduce(reduce), divides_state=self._asked == 1
         )
 
     @property
@@ -105,6 +105,21 @@ class GangRank:
                 detail="Their rows, networks, settings or first weights differ.",
                 hint="Run the same release of indb-tensile and of PyTorch on all machines.",
             )
+
+    def settle_state(self, budget_bytes: int, choose: Callable[[int], bool]) -> None:
+        """Settle whether the ranks divide the optimizer's state: as the request says, else as rank 0 chooses.
+
+        `budget_bytes` is this rank's. Rank 0 chooses for the least budget of all ranks, and the others wait for it.
+        """
+        if self._asked is not None:
+            return
+        self._store.set(_budget_of(self.share.rank), str(budget_bytes))
+        if self.leads:
+            least_bytes = min(int(self._await_value(_budget_of(rank))) for rank in range(self.share.ranks))
+            with self._waiting.ticking(), self._waiting.during():
+                divides = choose(least_bytes)
+            self._store.set(_DIVIDES, str(int(divides)))
+        self.share = replace(self.share, divides_state=bool(int(self._await_value(_DIVIDES))))
 
     def await_others(self) -> None:
         """Wait until all ranks have captured the step. Until then this rank asks for no memory."""
@@ -177,6 +192,13 @@ class GangRank:
         self._signs.begin()
         self._signs.give()
 
+    def _await_value(self, key: str) -> bytes:
+        try:
+            self._store.wait([key], timedelta(seconds=MEETING_S))
+        except RuntimeError as error:
+            raise rank_lost(self.share.rank, self.share.ranks, error, "has not heard of all other ranks") from error
+        return self._store.get(key)
+
     def _enter(self, state: RankState) -> None:
         self._session.run(partial(ranks.enter_state, job=self._job.job, claim=self._job.claim, state=state))
 
@@ -221,6 +243,10 @@ class _SignsOfWaiting:
 
 def _taken(rank: int) -> str:
     return f"{_SNAPSHOT} taken by {rank}"
+
+
+def _budget_of(rank: int) -> str:
+    return f"budget of {rank}"
 
 
 def _digest(prepared: Prepared) -> bytes:

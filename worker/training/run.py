@@ -4,7 +4,8 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
+from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 
 import torch
@@ -33,6 +34,7 @@ from indb_tensile.learning.artifacts import Checkpoint
 from indb_tensile.learning.preparation import Prepared
 from indb_tensile.messages import Adopt, Assign, Calibrate, Calibrated, Captured, LeftPhases, TrainerLink
 from indb_tensile.scheduler.document import Document
+from indb_tensile.scheduler.link import Link
 
 from ..capture_files import CaptureFiles
 from ..captured_steps import CapturedSteps, optimizer_settings
@@ -51,6 +53,7 @@ from .remaining import Position
 from .retrying_session import RetryingSession
 from .row_reading import RowReading, trainer_name
 from .silent_writer import SilentWriter
+from .state_choice import StateChoice, choose_state, tell_state
 from .trace_recording import TraceRecording
 from .training_events import tell_columns, tell_settings
 from .trial_rungs import TrialRungs
@@ -169,10 +172,45 @@ class TrainingRun:
     ) -> CapturedSteps:
         progress_writer.enter(Phase.CAPTURING)
         files = CaptureFiles(Path(self._settings.state_dir) / _CAPTURES)
-        share = None if gang is None else gang.share
-        steps = CapturedSteps.capture(prepared, self._settings.device, torch.get_num_threads(), place, files, share)
-        steps.look_up(session)
-        return steps
+        threads = torch.get_num_threads()
+
+        @cache
+        def captured(share: RankShare | None) -> CapturedSteps:
+            steps = CapturedSteps.capture(prepared, self._settings.device, threads, place, files, share)
+            steps.look_up(session)
+            return steps
+
+        if gang is None:
+            return captured(None)
+        reason = ""
+
+        def choose(budget_bytes: int) -> bool:
+            nonlocal reason
+            choice = self._choose_state(captured, gang.share, budget_bytes)
+            reason = choice.reason
+            return choice.divides
+
+        limits_bytes = (self._settings.budget_bytes, self._job.spec.memory_limit_bytes, self._job.owner_limit_bytes)
+        gang.settle_state(min(limit for limit in limits_bytes if limit is not None), choose)
+        owners = replace(gang.share, divides_state=True)
+        divided = divided_values(prepared.module, optimizer_settings(prepared.settings), owners)
+        tell_state(progress_writer, divided, divides=gang.share.divides_state, reason=reason)
+        return captured(gang.share)
+
+    def _choose_state(
+        self, captured: Callable[[RankShare | None], CapturedSteps], share: RankShare, budget_bytes: int
+    ) -> StateChoice:
+        """Return whether the devices of the job divide the optimizer's state, for devices with this budget."""
+        whole, divided = (replace(share, divides_state=divides) for divides in (False, True))
+        settings = self._settings
+        return choose_state(
+            self._job.job,
+            captured(whole),
+            lambda: captured(divided),
+            budget_bytes=budget_bytes,
+            link=Link(out_bytes_per_s=settings.link_out_bytes_per_s, in_bytes_per_s=settings.link_in_bytes_per_s),
+            policy=settings.policy,
+        )
 
     def _wait_for_admission(
         self, progress_writer: ProgressWriter, prepared: Prepared, steps: CapturedSteps, opened: OpenDevice
