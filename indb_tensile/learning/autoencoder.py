@@ -1,9 +1,12 @@
-"""The network of anomalies: an autoencoder that returns how badly it reconstructs each column of a row.
+"""The network of anomalies: an autoencoder that returns how badly it reconstructs each column, and how far it is out.
 
 A narrow layer in its middle keeps what rows have in common (Hinton and Salakhutdinov 2006), and a share of the inputs
 is hidden while it trains (Vincent and others 2008), so that a value is told from the other columns of its row and
-not copied. The outputs are errors, and not the reconstruction: the targets of a training then need no second copy of
-the rows.
+not copied. A row whose columns are extreme together is reconstructed well, and may be odd all the same. So each
+column has a second error: its squared distance from a centre. The centre is learned as well; it is the reconstruction
+of a row of which nothing is known.
+
+The outputs are errors, and not the reconstruction: the targets of a training then need no second copy of the rows.
 """
 
 import math
@@ -26,10 +29,11 @@ _NUMBERS_OF_CODE = 32
 
 
 class Autoencoder(nn.Module):
-    """Maps encoded rows (batch, width) to the squared errors of their parts (batch, parts).
+    """Maps encoded rows (batch, width) to the squared errors of their parts (batch, 2 * parts).
 
-    A part is what one column, or the indicator of its missing values, has become: `widths` numbers each. Its error is
-    the sum over them, divided by its divisor. Parts of one number come first in a row.
+    The errors of the reconstruction are before the distances from the centre. A part is what one column, or the
+    indicator of its missing values, has become: `widths` numbers each. Its error is the sum over them, divided by its
+    divisor. Parts of one number come first in a row.
     """
 
     def __init__(
@@ -62,13 +66,20 @@ class Autoencoder(nn.Module):
         for own, following in pairwise((middle, *reversed(hidden))):
             layers += [nn.Linear(own, following), ACTIVATION_MODULES[activation]()]
         self.network = nn.Sequential(*layers, nn.Linear(hidden[0] if hidden else middle, width))
+        self.centre = nn.Parameter(torch.zeros(width))
+
+    def reset_parameters(self) -> None:
+        """Begin with the centre of standardised numbers."""
+        nn.init.zeros_(self.centre)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the error of each part of each row."""
-        errors = torch.square(cast(Tensor, self.network(x)) - x)
+        """Return both errors of each part of each row."""
+        return torch.cat([*self._errors(cast(Tensor, self.network(x)), x), *self._errors(self.centre, x)], dim=1)
+
+    def _errors(self, expected: Tensor, x: Tensor) -> list[Tensor]:
+        errors = torch.square(expected - x)
         parts = [errors[:, begin:end].sum(dim=1, keepdim=True) / divisor for begin, end, divisor in self.wider]
-        singles = [errors[:, : self.singles]] if self.singles else []
-        return torch.cat([*singles, *parts], dim=1)
+        return [errors[:, : self.singles], *parts] if self.singles else parts
 
 
 def _default_code(width: int) -> int:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from indb_tensile.errors import DataError
 from indb_tensile.job import Task
-from indb_tensile.learning.anomaly_scale import AnomalyScale
+from indb_tensile.learning.anomaly_scale import ERRORS_OF_PART, AnomalyScale
 from indb_tensile.learning.columns import ColumnData, ColumnKind, ColumnRows, Mask, Rows
 from indb_tensile.learning.forecast_encoding import QUANTILES, ForecastValues
 from indb_tensile.learning.jsonrows import column_of
@@ -77,7 +77,7 @@ class TargetEncoding:
         if self.forecast is not None:
             return QUANTILES * self.forecast.count
         if self.anomaly is not None:
-            return len(self.anomaly.parts)
+            return ERRORS_OF_PART * len(self.anomaly.parts)
         if self.pair is not None:
             return 2 * self.pair.width
         return max(len(self.values), 1) if self.task is Task.REGRESSION else len(self.labels)

@@ -1,5 +1,7 @@
 """Check with a real controller that anomalies are found without labels, scored in every way, and judged by labels."""
 
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ import pytest
 from indb_tensile.client import Model, Tensile
 from indb_tensile.errors import UnsupportedError
 from tests.e2e.conftest import Service
+from tests.e2e.trainings import check_killed_without_fault, child_pids, wait_until_training, weights
 
 pytestmark = pytest.mark.postgres
 
@@ -87,3 +90,37 @@ def test_anomalies_are_judged_by_labels_written_to_a_table_and_found_again(
     again = rows("select tensile_retrain('table')")[0][0]
     assert running.until_ended(again) == ["succeeded"], running.log.read_text()
     demo.execute("drop view scored")
+
+
+@pytest.mark.nightly
+def test_a_killed_training_finds_the_same_anomalies_bit_for_bit(running: Service, demo: psycopg.Connection) -> None:
+    def enqueued(name: str) -> int:
+        long = TRAIN.replace("'odd',", f"'{name}',", 1).replace('"epochs": 60', '"epochs": 150')
+        return int(demo.execute(long.encode()).fetchall()[0][0])
+
+    calm, killed = enqueued("calm_odd"), enqueued("killed_odd")
+    wait_until_training(running, killed, 2)
+    for trainer in child_pids(running, "tensile trainer"):
+        os.kill(trainer, signal.SIGKILL)
+    assert running.until_ended(calm, killed) == ["succeeded"] * 2, running.log.read_text()
+    check_killed_without_fault(running, killed)
+    assert weights(running, calm) == weights(running, killed)
+    scores = "select key, value, label from tensile_predict_table(%s, 'readings') order by key::text"
+    assert demo.execute(scores, ("calm_odd",)).fetchall() == demo.execute(scores, ("killed_odd",)).fetchall()
+
+
+@pytest.mark.nightly
+def test_a_search_chooses_among_autoencoders(running: Service, demo: psycopg.Connection) -> None:
+    number = demo.execute(
+        """select tensile_search('searched_odd', 'readings', task => 'anomaly', exclude => array['odd'],
+                  architecture => '{"type": "autoencoder", "code": {"choices": [1, 2]}}',
+                  hyperparams => '{"epochs": 9, "batch_size": 64, "learning_rate": {"choices": [0.001, 0.01]}}',
+                  sampler => 'grid', parallel => 2)"""
+    ).fetchall()[0][0]
+    assert running.until_ended(number) == ["succeeded"], running.log.read_text()
+    trials = "select count(*), min(metric) >= 0 from tensile_trial_info(%s) where metric is not null"
+    assert demo.execute(trials, (number,)).fetchall() == [(4, True)]
+    best = "select metric_name from tensile_training_info('searched_odd')"
+    assert demo.execute(best.encode()).fetchall() == [("reconstruction_error",)]
+    score = "select tensile_predict('searched_odd', r) between 0 and 1 from readings as r where id = 100"
+    assert demo.execute(score.encode()).fetchall() == [(True,)]

@@ -40,28 +40,30 @@ def prepared(read: TableData, target: str = "", **options: Any) -> Prepared:
 
 
 def test_scores_are_shares_of_rows_with_less_error_and_go_on_beyond_them() -> None:
-    errors = np.linspace(0, 1, 400)[:, None].repeat(3, axis=1).astype(np.float32)
+    errors = np.linspace(0, 1, 400)[:, None].repeat(6, axis=1).astype(np.float32)
     scale = SCALE.fitted(errors, errors)
     scores = scale.scores(errors)
     assert np.all(np.diff(scores) >= 0)
     assert scores[[0, -1]].tolist() == [0.0, pytest.approx(1 - 1 / 401)]
-    beyond = scale.scores(np.array([[2.0, 2, 2], [9.0, 9, 9], [np.inf, 1, 1]]))
+    beyond = scale.scores(np.array([[2.0] * 6, [9.0] * 6, [np.inf, 1, 1, 1, 1, 1]]))
     assert scores[-1] < beyond[0] < beyond[1] < beyond[2] == 1.0
     assert scale.flags(scores).sum() == 100
 
 
 def test_a_column_is_compared_with_its_usual_error_and_its_parts_are_added_up() -> None:
-    errors = np.tile(np.array([1.0, 100.0, 3.0], np.float32), (200, 1))
+    errors = np.tile(np.array([1.0, 100.0, 3.0, 1.0, 2.0, 1.0], np.float32), (200, 1))
+    row = np.array([[1.0, 200.0, 9.0, 1.0, 8.0, 3.0]])
     scale = SCALE.fitted(errors, errors[:0])
-    columns, added = scale.contributions(np.array([[1.0, 200.0, 9.0]]))
-    a, b = (np.log(2) + np.log(4)) / 3, np.log(3) / 3
+    columns, added = scale.contributions(row)
+    a, b = (1 + np.sqrt(3) + 1 + np.sqrt(3)) / 6, (np.sqrt(2) + np.sqrt(4)) / 6
     assert (columns, added.tolist()) == (["a", "b"], [[pytest.approx(a), pytest.approx(b)]])
-    assert scale.raw(np.array([[1.0, 200.0, 9.0]]))[0] == pytest.approx(a + b)
+    assert scale.raw(row)[0] == pytest.approx(a + b)
+    assert scale.metrics(row, np.full((1, 1), -1.0)) == {"reconstruction_error": 70.0}
 
 
 def test_training_rows_are_the_reference_where_few_rows_validate() -> None:
-    assert SCALE.fitted(np.ones((99, 3)), np.ones((300, 3))).rows == 300
-    assert SCALE.fitted(np.ones((100, 3)), np.ones((300, 3))).rows == 100
+    assert SCALE.fitted(np.ones((99, 6)), np.ones((300, 6))).rows == 300
+    assert SCALE.fitted(np.ones((100, 6)), np.ones((300, 6))).rows == 100
 
 
 def test_metrics_by_labels_are_those_of_scikit_learn_and_unknown_labels_take_no_part() -> None:
@@ -152,9 +154,10 @@ def test_wider_parts_are_summed_or_averaged() -> None:
         "widths": [1, 2, 3],
         "divisors": [1, 1, 3],
     }
-    module = build(declared, (6,), 3, task=Task.ANOMALY).eval()
+    module = build(declared, (6,), 6, task=Task.ANOMALY).eval()
     network, x = module.get_submodule("network"), torch.randn(5, 6)
     with torch.no_grad():
-        errors = (network(x) - x).square()
-        expected = torch.stack([errors[:, 0], errors[:, 1:3].sum(1), errors[:, 3:].mean(1)], dim=1)
-        assert torch.allclose(module(x), expected)
+        module.get_parameter("centre").copy_(torch.arange(6.0))
+        both = (network(x) - x).square(), (torch.arange(6.0) - x).square()
+        parts = [part for own in both for part in (own[:, 0], own[:, 1:3].sum(1), own[:, 3:].mean(1))]
+        assert torch.allclose(module(x), torch.stack(parts, dim=1))

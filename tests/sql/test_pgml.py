@@ -205,6 +205,7 @@ def test_a_search_becomes_a_search_whose_trials_are_trained_to_their_end(alice: 
         (f"'classification', {IRIS}, 'ridge'", "0A000", "weight_decay"),
         (f"'classification', {IRIS}, null", "0A000", "mlp"),
         (f"'clustering', {IRIS}", "0A000", "classification"),
+        (f"'anomaly', {IRIS}", "0A000", "classification"),
         (f"'classification', {IRIS}, search => 'bayes'", "0A000", "random"),
         (f"'classification', {IRIS}, search => 'grid'", "22023", "lists of values"),
         (f"""'classification', {IRIS}, search_params => '{{"alpha": [1]}}'""", "22023", "search =>"),

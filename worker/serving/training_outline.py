@@ -16,6 +16,7 @@ from torch import nn
 from indb_tensile.errors import DataError, MissingError, RequestError
 from indb_tensile.job import JobSpec, Task
 from indb_tensile.learning import architectures
+from indb_tensile.learning.anomaly_scale import ERRORS_OF_PART
 from indb_tensile.learning.batch_order import batch_plan
 from indb_tensile.learning.columns import ColumnKind
 from indb_tensile.learning.decoded_images import chosen_form
@@ -136,7 +137,7 @@ def outline(
     layout = _layout(features, options, network, pictured)
     if spec.task is Task.ANOMALY:
         layout |= _part_layout(features, options)
-        outputs = len(layout["widths"])
+        outputs = ERRORS_OF_PART * len(layout["widths"])
     if pairs:
         layout |= {"item_ranges": _item_ranges(features, options, pictured, spec.target_columns)}
         outputs = 2 * architectures.pair_width(architecture)

@@ -163,7 +163,7 @@ def _ensemble() -> nn.Module:
 
 def _autoencoder() -> nn.Module:
     declared = {"type": "autoencoder", "hidden": [48], "widths": [1] * 10 + [6, 8], "divisors": [1] * 11 + [8]}
-    return architectures.build(declared, (24,), 12, task=Task.ANOMALY)
+    return architectures.build(declared, (24,), 24, task=Task.ANOMALY)
 
 
 def _schedule_kind(schedule: str) -> NetworkKind:
