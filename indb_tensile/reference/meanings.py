@@ -119,7 +119,8 @@ ARCHITECTURES: dict[str, str] = {
     "dcn": "Products of features beside fully connected layers (DCN V2, Wang and others 2021).",
     "wide_and_deep": "A linear model and fully connected layers, added up (Cheng and others 2016).",
     "autoencoder": "For anomalies: reconstructs the columns of a row from a narrow layer in its middle (Hinton and "
-    "Salakhutdinov 2006). `auto` chooses it for anomalies.",
+    "Salakhutdinov 2006), and learns a centre from which the distance of each column counts as well. `auto` chooses "
+    "it for anomalies.",
     "two_towers": "For pairs: a network for the query and one for the item, whose vectors are near where both go "
     "together (Huang and others 2013). `auto` chooses it for pairs.",
     "window_mlp": "For forecasts: residual blocks over a whole window, added to a learned mean of simple "
