@@ -19,6 +19,12 @@ def test_digits_are_learned_and_scored() -> None:
     assert min(plain.accuracy, logistic.accuracy) > 0.6
 
 
+def test_few_digits_are_learned_and_the_others_test() -> None:
+    mixup, logistic = measure(digits(300), ["mixup", "logistic"], seeds=1, labels=60)
+    assert (mixup.rows, mixup.method, logistic.method) == (300, "mixup", "logistic")
+    assert min(mixup.accuracy, logistic.accuracy) > 0.3
+
+
 def test_unusable_values_are_named_by_their_rows() -> None:
     outcome = messages_for_unusable_values(300)
     assert outcome["stop"].startswith('column "image", id ')

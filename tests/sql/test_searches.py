@@ -357,6 +357,10 @@ def test_every_choice_of_a_hyper_parameter_is_checked(alice: Connection) -> None
     assert refused(alice, "select tensile_search('m', 'iris', 'species', hyperparams => %s)", space).message == (
         'hyperparams: "batch_size" is 0'
     )
+    space = '{"mixup": {"choices": [null, 0.2]}}'
+    assert refused(alice, "select tensile_search('m', 'iris', 'species', hyperparams => %s)", space).message == (
+        'hyperparams: "mixup" is 0.2, and the features are 0 images and 4 other columns'
+    )
     space = '{"learning_rate": 0.1, "weight_decay": 0.1}'
     fixed = "select tensile_search('m', 'iris', 'species', 'classification', 'mlp', %s)"
     assert refused(alice, fixed, space).message == "nothing varies in this search"
