@@ -264,7 +264,7 @@ class _ChaosTest:
             "catalog_rows_left": self._jobs.run("catalog_rows_left")[0][0],
             "processes_left": len(self._rig.processes()),
             "state_files_left": [str(path.relative_to(self._rig.directory)) for path in self._rig.old_state_files],
-            "controllers_that_ended_badly": [code for c in self._rig.controllers for code in c.ended_badly],
+            "controllers_that_ended_badly": [end for c in self._rig.controllers for end in c.ended_badly],
         }
 
     def _summary(self, ended: bool) -> dict[str, Any]:

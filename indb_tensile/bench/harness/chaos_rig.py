@@ -37,6 +37,8 @@ PURPOSE = "tensile bench chaos"
 _WORKERS = ("tensile_worker", "tensile_reader")  # tensile_reader is missing in versions where the worker reads tables
 _MARK = "TENSILE_BENCH_CHAOS"  # environment variable of all processes of a rig; its value is the rig's directory
 _END_S = 60.0
+_CAPTURES = "captures"  # the folder of worker/captured_steps.py
+_LAST_LINES = 40  # of a log: enough for a traceback
 _KEPT_S = 900.0  # 15 minutes: controllers remove unreferenced files after 10 minutes, plus time for housekeeping
 _SERVER = """\
 max_connections = 60
@@ -67,8 +69,8 @@ class ControllerProcess:
     forwarder: Forwarder
     clock: Clock | None
     process: subprocess.Popen[bytes] | None = None
-    # Nonzero exit codes, except those of processes that a fault killed.
-    ended_badly: list[int] = field(default_factory=list)
+    # Nonzero exit codes with the last lines of the log, except those of processes that a fault killed.
+    ended_badly: list[str] = field(default_factory=list)
 
     @property
     def pid(self) -> int:
@@ -94,7 +96,7 @@ class ControllerProcess:
             return
         self._tidy()
         if self.process is not None and self.process.returncode not in (0, -signal.SIGKILL):
-            self.ended_badly.append(self.process.returncode)
+            self._blame(self.process.returncode)
         self.start()
 
     def end(self) -> None:
@@ -108,7 +110,7 @@ class ControllerProcess:
             self.process.kill()
             code = self.process.wait()
         if code:
-            self.ended_badly.append(code)
+            self._blame(code)
 
     def kill(self) -> None:
         """Kill the process by SIGKILL, which it cannot handle."""
@@ -116,6 +118,11 @@ class ControllerProcess:
             self.process.kill()
             self.process.wait()
             self._tidy()
+
+    def _blame(self, code: int) -> None:
+        with suppress(OSError):
+            lines = self.log.read_text(errors="replace").splitlines()[-_LAST_LINES:]
+            self.ended_badly.append("\n".join((f"exit code {code}", *lines)))
 
     def _tidy(self) -> None:
         if self.process is not None:
@@ -176,8 +183,12 @@ class ChaosRig:
 
     @property
     def old_state_files(self) -> list[Path]:
-        """Return old files in the controllers' state directories, and old sockets of services."""
-        candidates = [path for controller in self.controllers for path in controller.state.rglob("*")]
+        """Return old files in the controllers' state directories, and old sockets of services.
+
+        Captured steps are kept for later trainings, so their files may be old.
+        """
+        states = [path for controller in self.controllers for path in controller.state.rglob("*")]
+        candidates = [path for path in states if _CAPTURES not in path.parts]
         files = [path for path in (*candidates, *(self.directory / "service").iterdir()) if not path.is_dir()]
         return sorted(path for path in files if path.stat().st_mtime < time.time() - _KEPT_S)
 
