@@ -43,6 +43,7 @@ def _run(main: Any, capsys: pytest.CaptureFixture[str], *arguments: str) -> tupl
     return ending.value.code, [json.loads(line) for line in written.out.splitlines()], written.err
 
 
+@pytest.mark.nightly
 def test_every_case_gets_rows_for_every_policy(capsys: pytest.CaptureFixture[str]) -> None:
     code, rows, messages = _run(policies.main, capsys, "--models", "resnet50", "--json", *FEW)
     assert (code, messages) == (0, "")

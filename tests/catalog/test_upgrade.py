@@ -27,6 +27,7 @@ def test_shortest_chain_of_upgrade_scripts_is_used() -> None:
     assert path_between("4", "1", steps) == ()
 
 
+@pytest.mark.by_day("script")
 @pytest.mark.postgres
 @BOTH_WAYS
 def test_upgraded_catalog_equals_a_fresh_catalog(upgrade_server: Cluster, old_catalog: Connection, way: str) -> None:

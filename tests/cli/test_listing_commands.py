@@ -315,6 +315,7 @@ def test_a_name_that_no_row_has_lists_nothing_and_says_which_names_there_are(
     assert demo("jobs", "--model", "x").err.endswith(", m17, …\n")
 
 
+@pytest.mark.nightly
 @pytest.mark.postgres
 def test_a_wrong_sort_key_names_the_right_ones(demo: Tensile) -> None:
     for command in LISTINGS:

@@ -90,6 +90,7 @@ def _third_iteration(job: Job, steps: tuple[CapturedStep, ...], plan: Plan) -> t
 
 
 @pytest.mark.filterwarnings("ignore:.*unknown size.*")
+@pytest.mark.by_day("cnn-", "transformer-every swap", "tied-")
 @pytest.mark.parametrize("choice", CHOICES)
 @pytest.mark.parametrize("kind", DAILY_KINDS)
 def test_torchs_allocations_equal_the_ledgers_count(kind: str, choice: str) -> None:

@@ -332,6 +332,7 @@ def test_a_search_and_a_stored_prediction_are_jobs(client: Tensile, running: Ser
     assert running.value("select count(*) from spoken_answers") == 569
 
 
+@pytest.mark.nightly
 def test_an_asynchronous_client_does_the_same(running: Service) -> None:
     async def use() -> None:
         async with AsyncTensile(running.database.dsn("demo")) as tensile:

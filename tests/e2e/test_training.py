@@ -270,6 +270,7 @@ def test_stop_requeues_jobs_and_they_continue_from_their_checkpoints(
     assert service.value("select faults + interruptions from tensile.jobs where job_id = %s", job) == 0
 
 
+@pytest.mark.nightly
 def test_evaluation_from_sql_equals_the_published_metric(service: Service, demo: psycopg.Connection) -> None:
     job = train(demo, "digits", "digits", epochs=6)
     assert service.until_ended(job) == ["succeeded"]

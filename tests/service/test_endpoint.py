@@ -96,6 +96,7 @@ except UnavailableError:
 """
 
 
+@pytest.mark.nightly
 def test_only_one_of_several_starting_services_gets_the_name_of_a_dead_service(directory: Path) -> None:
     directory.mkdir(mode=0o755)
     with socket.socket(socket.AF_UNIX) as dead:

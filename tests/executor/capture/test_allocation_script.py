@@ -27,6 +27,7 @@ def nightly_answers() -> dict[str, Any]:
     return ask("tests.executor.capture.script_process", *NIGHTLY_KINDS)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", nightly_unless(lambda kind: kind in DAILY_KINDS, (*DAILY_KINDS, *NIGHTLY_KINDS)))
 def test_every_operator_repeats_exactly_and_its_workspace_is_its_scripts(
     request: pytest.FixtureRequest, kind: str

@@ -61,6 +61,7 @@ def test_equal_graphs_get_equal_plans(data: st.DataObject, graph: StepGraph, lan
     assert plans[0] == plans[1]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("family", nightly_unless(lambda family: family is recurrent, [residual, recurrent]))
 @pytest.mark.parametrize("share", [pytest.param(60, marks=pytest.mark.nightly), 30])
 def test_larger_graph_takes_no_more_layouts(family: Callable[[int], StepGraph], share: int) -> None:
