@@ -4,7 +4,9 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pytest
 
+from indb_tensile.bench.harness.tiny_networks import tiny_network
 from indb_tensile.learning.columns import ColumnKind
 from indb_tensile.learning.feature_options import FeatureOptions
 from tests.learning.test_length_buckets import TOKENS, WORDS, prepared
@@ -58,3 +60,14 @@ def test_a_mean_counts_batches() -> None:
     texts = ForetoldLengths(column="body", lengths=(4, 8), batches=(3, 1))
     assert texts.mean([1.0, 5.0]) == 2.0
     assert replace(texts, batches=(0, 0)).mean([1.0, 5.0]) == 5.0
+
+
+@pytest.mark.nightly  # transformers takes seconds to be imported
+def test_the_lengths_of_a_registered_network_are_those_of_its_tokenizer() -> None:
+    network = tiny_network("bert", WORDS, positions=16)
+    texts = ("server query",) * 40 + ("server " * 12,) * 40 + (None,)
+    own = SampledTexts([summary("body", texts)], FeatureOptions.parse({"encode": "tokens"}), network)
+    assert own.options.token_length("body") == 16
+    lengths = own.lengths(4, 1000, 16)
+    assert lengths is not None
+    assert lengths.lengths == (4, 16)  # with the tokens that begin and end a text
