@@ -204,15 +204,31 @@ def _kind(member: Member) -> str:
 def planned_step_ns(member: Member, plan: JobPlan, slowdown: float) -> float:
     """Return the time of a step under this plan, whose latencies may contain the contention of an earlier set."""
     forecast = plan.forecast
-    workload = member.workload
-    planned_ns = sum(workload.latency_ns[0]) if workload is not None else member.alone_ns
     point = TradeOff(
         peak_bytes=plan.peak_bytes,
         iteration_ns=forecast.iteration_ns,
         compute_ns=forecast.compute_ns,
         stall_ns=forecast.stall_out_ns + forecast.stall_in_ns,
     )
-    return scaled_by(point, member.alone_ns / planned_ns).beside_others_ns(slowdown)
+    return scaled_by(point, member.alone_ns / _foreseen_operators_ns(member, plan)).beside_others_ns(slowdown)
+
+
+def _foreseen_operators_ns(member: Member, plan: JobPlan) -> float:
+    """Return the sum of the operators' latencies with which the plan's forecast was made.
+
+    The workload's latencies are not these: measurements renew the forecast first, and new plans renew the latencies
+    first. The forecast's computation is the sum, multiplied by what the plan runs again, and divided by `graph_share`
+    in a round, where no iteration runs as a graph.
+    """
+    workload = member.workload
+    compute_ns = float(plan.forecast.compute_ns or member.alone_ns)
+    if workload is None:
+        return compute_ns
+    latency_ns = workload.latency_ns[0]
+    if plan.part is not None:
+        compute_ns *= workload.graph_share
+    executed_ns = sum(latency_ns[run.operator] / run.parts for run in plan.plans[0].executions)
+    return compute_ns * sum(latency_ns) / executed_ns if executed_ns else compute_ns
 
 
 def scaled_by(point: TradeOff, ratio: float) -> TradeOff:

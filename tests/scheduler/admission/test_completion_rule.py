@@ -8,13 +8,14 @@ from hypothesis import strategies as st
 
 from indb_tensile.job import ClaimedJob, ClaimToken, JobId
 from indb_tensile.scheduler.admission.admission_orders import RecordMeasurement, RecordSet, SendPlans, SetWaitsFor
-from indb_tensile.scheduler.admission.completion_rule import demand_of, observe
+from indb_tensile.scheduler.admission.completion_rule import demand_of, observe, planned_step_ns
 from indb_tensile.scheduler.admission.events import Adoption, Capture, Finish, StepsLeft
 from indb_tensile.scheduler.admission.pool import JobStage, Sharing, TrainerId
 from indb_tensile.scheduler.admission.trainer_assignment import MOST_OVERTAKEN
 from indb_tensile.scheduler.completion.contention import Contention
 from indb_tensile.scheduler.completion.demand import TradeOff
-from indb_tensile.scheduler.plan import Infeasible
+from indb_tensile.scheduler.graph import OpIndex
+from indb_tensile.scheduler.plan import Execution, Infeasible
 from indb_tensile.scheduler.planner import JobPlan
 from indb_tensile.scheduler.timing.simulate import Forecast
 from indb_tensile.scheduler.workload import Workload
@@ -131,6 +132,23 @@ def test_a_job_that_no_plan_can_fit_ends_at_once() -> None:
     _capture(controller, job(1), 4)
     _capture(controller, job(2), 16)
     assert _stages(controller) == {1: JobStage.RUNNING, 2: JobStage.ENDING}
+
+
+def test_step_is_foretold_by_the_latencies_of_its_forecast_and_not_by_those_of_the_next_plan() -> None:
+    controller = _controller(4)
+    _capture(controller, job(1), 4)
+    (member,) = controller.pool.members
+    plan, workload = member.plan, member.workload
+    assert plan is not None
+    assert workload is not None
+    busy = replace(member, workload=replace(workload, latency_ns=((10_000,),)))
+    assert planned_step_ns(busy, plan, 1.0) == planned_step_ns(member, plan, 1.0) == 1000
+    twice = replace(plan.plans[0], executions=(Execution(operator=OpIndex(0)),) * 2)
+    forecast = replace(plan.forecast, iteration_ns=6000, compute_ns=6000)
+    recomputed = replace(plan, plans=(twice, *plan.plans[1:]), forecast=forecast)
+    assert planned_step_ns(busy, recomputed, 1.0) == 2000, (
+        "operators took 3,000 ns beside others and take 1,000 alone"
+    )
 
 
 def test_steps_that_are_left_are_known_to_the_decision() -> None:
