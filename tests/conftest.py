@@ -24,7 +24,7 @@ from tests.suite_watcher import start_watcher
 # The daily suite draws the same few examples each time, so a new failure has a new cause in the code. The nightly
 # suite draws many other examples, to search for unknown failures:
 # sh tests/run.sh tests/scheduler --hypothesis-profile=search
-settings.register_profile("suite", max_examples=25, derandomize=True, deadline=None)
+settings.register_profile("suite", max_examples=15, derandomize=True, deadline=None)
 settings.register_profile("search", max_examples=300, print_blob=True, deadline=None)
 settings.load_profile("suite")
 

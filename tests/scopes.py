@@ -21,8 +21,6 @@ TOGETHER = {
         "tests/e2e/test_predict_into.py",
         "tests/e2e/test_searches.py",
         "tests/e2e/test_images.py",
-    ),
-    "e2e, another controller": (
         "tests/e2e/test_estimators.py",
         "tests/e2e/test_client.py",
         "tests/e2e/test_model_files.py",

@@ -18,6 +18,7 @@ from tests.bench.libraries import skip_without_library
 from tests.bench.subjects import tiny
 
 
+@pytest.mark.nightly
 def test_every_policys_plan_gives_exact_results_for_every_seed() -> None:
     rows = list(measure(map(tiny, range(2)), ExactOptions()))
     assert all(row["exact"] for row in rows)

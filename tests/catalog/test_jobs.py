@@ -33,6 +33,7 @@ from tests.nightly import nightly_unless
 pytestmark = pytest.mark.postgres
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("count", nightly_unless(lambda count: count == 200, [200, 1000]))
 def test_concurrent_workers_claim_each_job_once(database: Database, count: int) -> None:
     with database.connect() as connection:

@@ -287,6 +287,7 @@ def test_watch_without_ids_watches_all_jobs_that_have_not_ended(demo: Tensile, d
     assert process.returncode == 1
 
 
+@pytest.mark.nightly
 def test_interrupted_watch_says_that_the_jobs_continue(demo: Tensile, database: Database) -> None:
     (job,) = queue(database, "a")
     for command in ("watch", "wait"):

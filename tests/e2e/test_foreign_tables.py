@@ -105,6 +105,7 @@ def test_a_foreign_table_is_a_test_part(running: Service, bob: psycopg.Connectio
     bob.execute("select tensile_cancel(%s)", (job,))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("relation", ["here.visits", "here.parted"])
 def test_a_foreign_server_that_is_away_ends_the_request_with_its_own_error(
     running: Service, bob: psycopg.Connection, relation: str

@@ -44,6 +44,7 @@ def _database(running: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TENSILE_DSN", running.database.dsn("demo"))
 
 
+@pytest.mark.nightly
 def test_a_classifier_fits_arrays_with_weights_and_predicts_its_own_labels(running: Service) -> None:
     x, y = load_iris(return_X_y=True)
     names = np.array(["setosa", "versicolor", "it's %s"])[y]

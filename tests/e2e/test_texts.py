@@ -35,6 +35,7 @@ def demo(running: Service) -> Iterator[psycopg.Connection]:
         yield connection
 
 
+@pytest.mark.nightly
 def test_a_model_of_texts_is_explained_trained_continued_and_predicts_in_every_way(
     running: Service, demo: psycopg.Connection
 ) -> None:

@@ -230,6 +230,7 @@ def predictor_metric(predictor: ModelPredictor, outputs: Any, rows: list[dict[st
 # --- requests to the analyst -----------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 def test_explain_from_sql_enqueues_no_job(database: Database, service: Service, houses: Published) -> None:
     with database.connect(user="demo") as connection:
         before = scalar(connection, "select count(*) from tensile.jobs")
@@ -381,6 +382,7 @@ def test_missing_environment_variable_is_named(
 # --- clients of its own ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 def test_64_concurrent_clients_get_the_predictions_of_their_own_rows(
     database: Database, open_service: Service, houses: Published
 ) -> None:

@@ -30,6 +30,7 @@ def _steps(session: Session) -> CapturedSteps:
     return made
 
 
+@pytest.mark.nightly
 def test_latencies_are_estimated_then_predicted_by_a_stored_predictor_then_measured(session: Session) -> None:
     steps = _steps(session)
     graph, described = steps.graphs[0], steps.captured[0].descriptions

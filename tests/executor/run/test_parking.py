@@ -253,6 +253,7 @@ class _Replanned:
         return result
 
 
+@pytest.mark.nightly
 @given(
     kind=st.sampled_from(KINDS),
     first=st.integers(0, 9),

@@ -312,6 +312,7 @@ def test_the_device_refuses_memory_beyond_the_grant_and_close_releases_everythin
     assert not device.buffers
 
 
+@pytest.mark.by_day("cnn")
 @pytest.mark.parametrize("kind", ["cnn", "transformer"])
 def test_a_job_resumes_from_its_checkpoint_with_equal_bits(kind: str) -> None:
     job, steps = prepared(kind)

@@ -31,6 +31,7 @@ def test_operator_that_grows_is_measured_again_and_has_planned_addresses_afterwa
     }
 
 
+@pytest.mark.nightly
 def test_memory_that_is_refused_beside_a_full_block_counts_until_its_operator_ends(answers: dict[str, Any]) -> None:
     assert answers["grows_without_room"] == {
         "grown": {"unplanned": 0, "refused": 16, "planned": 1},
