@@ -43,6 +43,8 @@ TOGETHER = {
         "tests/service/test_changed_columns.py",
         "tests/service/test_counts.py",
         "tests/service/test_session_settings.py",
+        "tests/service/test_remote_service.py",
+        "tests/service/test_prepared_transactions.py",
     ),
     "models captured once, and forks with the shim preloaded": (
         "tests/executor/run/test_runner.py",

@@ -88,6 +88,7 @@ def test_run_times_have_the_published_percentiles_and_never_fall_between_them() 
     assert all(shorter <= longer for shorter, longer in pairwise(times))
 
 
+@pytest.mark.nightly
 def test_equal_seeds_draw_equal_jobs_and_the_work_arrives_at_the_wanted_load() -> None:
     options = TraceOptions(jobs=50, load=0.5, seed=3)
     jobs = draw_jobs(job_kinds(), options)

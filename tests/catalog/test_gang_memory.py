@@ -119,7 +119,7 @@ class Device:
         self.trained.jobs.append(claimed.job)
 
 
-@pytest.mark.parametrize("count", [pytest.param(12), pytest.param(500, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("count", [6, *(pytest.param(count, marks=pytest.mark.nightly) for count in (12, 500))])
 def test_eight_workers_train_gangs_and_single_jobs_once_and_leave_no_half_gang_and_no_memory(
     database: Database, count: int
 ) -> None:

@@ -15,6 +15,7 @@ from tests.catalog.listing import list_catalog
 from tests.catalog.old_release import BOTH_WAYS, Connection, connect_as, fetch_all, until
 
 
+@pytest.mark.nightly
 @pytest.mark.by_day("extension")
 @pytest.mark.postgres
 @BOTH_WAYS

@@ -56,6 +56,7 @@ def test_map_of_an_older_cluster_gets_the_new_roles(private_cluster: Cluster) ->
     until(lambda: query(private_cluster, "select 1", user="tensile_reader") == 1, "the map to be read again")
 
 
+@pytest.mark.nightly
 @postgres
 def test_cluster_starts_again_after_crashes(private_cluster: Cluster) -> None:
     killed_initdb = private_cluster.directory / "new-killed"

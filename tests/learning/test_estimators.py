@@ -71,6 +71,7 @@ def bundle(made: Prepared) -> ModelBundle:
     )
 
 
+@pytest.mark.by_day("regression-boosting", "linear")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("task", [Task.CLASSIFICATION, Task.REGRESSION])
 def test_a_stored_model_predicts_as_the_fitted_one(kind: str, task: Task) -> None:

@@ -66,6 +66,7 @@ def test_pooler_that_other_clients_use_at_the_same_time_is_refused(transaction_p
                 refuse_pooled_sessions(transaction_pool.dsn("tensile_worker"))
 
 
+@pytest.mark.nightly
 def test_controller_behind_a_pooler_ends_at_once_with_a_hint(transaction_pool: Pooled) -> None:
     environment = os.environ | Settings(dsn=transaction_pool.dsn("tensile_worker")).environment()
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, sys.path)])

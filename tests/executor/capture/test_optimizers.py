@@ -103,6 +103,7 @@ def test_biases_norms_and_scales_are_left_out_of_weight_decay(parameter: str, di
     assert OptimizerSettings(kind="adamw", weight_decay=0.1).decay_of(parameter, dimensions) == 0.1
 
 
+@pytest.mark.nightly
 def test_evaluation_uses_the_averages_and_training_the_parameters() -> None:
     plain, plain_steps = prepared("cnn", settings=OptimizerSettings(kind="adamw"))
     averaged, averaged_steps = prepared("cnn", settings=SETTINGS["adamw, averaged"])

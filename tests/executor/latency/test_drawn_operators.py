@@ -49,6 +49,7 @@ def test_every_operator_of_a_step_is_described_under_its_signature() -> None:
         ]
 
 
+@pytest.mark.nightly
 def test_a_survey_measures_each_drawn_operator_once_and_stops_on_request() -> None:
     first = next(draw_steps(5))
     descriptions = [call.description for _, call in kernels([first]).values()]
