@@ -48,6 +48,8 @@ def test_traces_of_running_jobs_have_the_events_of_their_plans(
     jobs = [train(demo, name, "digits", epochs=5000) for name in ("traced", "beside")]
     for job in jobs:
         wait_until_training(running, job)
+    # The controller reports the jobs on its device with its heartbeats.
+    running.until(lambda: running.value("select count(*) = 2 from tensile.device_jobs"), "both jobs on the device")
 
     events = trace(running, tmp_path / "one.json", str(jobs[0]), "--iterations", "4")
     together = trace(running, tmp_path / "device.json", "--device", "--iterations", "1000")
