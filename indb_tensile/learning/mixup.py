@@ -55,14 +55,18 @@ class Mixup:
         return partners
 
 
-class MixedInputs:
-    """The inputs of rows, mixed in an epoch."""
+class _MixedRows:
+    """Rows that are mixed in an epoch."""
 
     def __init__(self, rows: RowSource, mixup: Mixup) -> None:
         self._rows = rows
         self._mixup = mixup
         self.epoch = 0
         self.in_memory = rows.in_memory
+
+
+class MixedInputs(_MixedRows):
+    """The inputs of rows, mixed in an epoch."""
 
     def take(self, order: Order, out: Array) -> None:
         """Write the mixed rows at these positions to `out`, which is float32 (rows, *input_shape)."""
@@ -73,14 +77,8 @@ class MixedInputs:
         out += (1 - shares) * partners
 
 
-class MixedTargets:
+class MixedTargets(_MixedRows):
     """The pairs of weighted classes of rows (weighted_losses.py), mixed in an epoch as their inputs are."""
-
-    def __init__(self, rows: RowSource, mixup: Mixup) -> None:
-        self._rows = rows
-        self._mixup = mixup
-        self.epoch = 0
-        self.in_memory = rows.in_memory
 
     def take(self, order: Order, out: Array) -> None:
         """Write the rows (class, weight, class of the partner, its weight) at these positions to `out`."""

@@ -192,7 +192,7 @@ class PlannedRank:
     def __init__(
         self, task: RankTask, subject: TrainingSubject, group: RankGroup, share: RankShare, link: Link | None
     ) -> None:
-        """The device has this link; without one, the link is slowed down as this step is."""
+        """`link` is the device's link. Without it, one is made that is as slow as this machine computes the step."""
         self._group = group
         self._names = {name for name, _ in [*subject.module.named_parameters(), *subject.module.named_buffers()]}
         self._ranks = task.share.ranks

@@ -84,7 +84,7 @@ def _hand_out_numbers(
 
 
 def _stretches(values: Sequence[torch.Tensor], owners: Sequence[int], ranks: int) -> list[torch.Tensor]:
-    """Return the elements of each rank's values, which are not copied if they are those of one value."""
+    """Return the elements of each rank's values in one tensor. If a rank has only one value, nothing is copied."""
     of_rank = [[value for value, own in zip(values, owners, strict=True) if own == rank] for rank in range(ranks)]
     return [own[0] if len(own) == 1 else torch.cat(own) if own else values[0][:0] for own in of_rank]
 

@@ -40,7 +40,7 @@ class Replayed:
     loss: torch.Tensor
     outputs: torch.Tensor | None
     trained: tuple[str, ...]  # the parameters that the loss depends on, in the module's order
-    gradients: dict[str, torch.Tensor]  # of those parameters, or of those that this device updates
+    gradients: dict[str, torch.Tensor]  # of `trained`, or of those of them that this device updates
     constants: dict[str, torch.Tensor]  # real tensors that the module closes over
 
 

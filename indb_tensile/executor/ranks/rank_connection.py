@@ -7,6 +7,8 @@ and the others notice at once. A rank that has stopped, or a link that is cut, c
 """
 
 import ipaddress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from typing import Any, cast
 
@@ -44,7 +46,7 @@ def join_ranks(
 
 def broadcast_bytes(group: RankGroup, sent: bytes) -> bytes:
     """Return the bytes that rank 0 sends; those of other ranks do not count. Raises RankLostError."""
-    try:
+    with while_ranks_answer(group):
         size = torch.tensor(len(sent), dtype=torch.int64)
         group.broadcast(size, 0).wait()
         if not size:
@@ -53,8 +55,6 @@ def broadcast_bytes(group: RankGroup, sent: bytes) -> bytes:
         if group.rank() == 0:
             content = torch.frombuffer(bytearray(sent), dtype=torch.uint8)
         group.broadcast(content, 0).wait()
-    except RuntimeError as error:
-        raise rank_lost(group.rank(), group.size(), error, "has lost another rank") from error
     return content.numpy().tobytes()
 
 
@@ -66,6 +66,18 @@ def rank_lost(rank: int, ranks: int, error: RuntimeError, event: str) -> RankLos
         detail=f"The connection says: {cause}",
         hint="The attempt of all ranks ends, and the job goes on from its last checkpoint.",
     )
+
+
+@contextmanager
+def while_ranks_answer(
+    group: RankGroup, around: Callable[[], AbstractContextManager[None]] = nullcontext
+) -> Iterator[None]:
+    """Run exchanges with the other ranks in a context of `around`. Raises RankLostError if one of them is gone."""
+    try:
+        with around():
+            yield
+    except RuntimeError as error:
+        raise rank_lost(group.rank(), group.size(), error, "has lost another rank") from error
 
 
 def _check_private(address: str) -> None:

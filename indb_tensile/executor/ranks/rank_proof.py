@@ -17,7 +17,7 @@ import torch
 
 from indb_tensile.errors import RankLostError
 from indb_tensile.executor.ranks.part_exchange import RankGroup
-from indb_tensile.executor.ranks.rank_connection import rank_lost
+from indb_tensile.executor.ranks.rank_connection import while_ranks_answer
 
 _BYTES = 32  # of a random number, and of a SHA-256
 
@@ -26,12 +26,10 @@ def prove_ranks(group: RankGroup, secret: bytes, *, attempt: str) -> None:
     """Prove this rank to all others, and check their proofs. Raises RankLostError if one of them is a stranger."""
     own, others = group.rank(), range(group.size())
     asked = [secrets.token_bytes(_BYTES) for _ in others]
-    try:
+    with while_ranks_answer(group):
         received = _exchanged(group, asked)
         answers = [_proof(secret, attempt, own, rank, received[rank], asked[rank]) for rank in others]
         proofs = _exchanged(group, answers)
-    except RuntimeError as error:
-        raise rank_lost(own, group.size(), error, "has lost another rank") from error
     for rank in others:
         if not hmac.compare_digest(proofs[rank], _proof(secret, attempt, rank, own, asked[rank], received[rank])):
             raise RankLostError(

@@ -5,14 +5,14 @@ says one word to all others: either it goes on, or it wants the state that they 
 Checkpoints have the names of a training on one device, so a job may go on with any number of devices.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
 from indb_tensile.executor.capture.storage_layout import Value
 from indb_tensile.executor.ranks.part_exchange import RankGroup
-from indb_tensile.executor.ranks.rank_connection import rank_lost
+from indb_tensile.executor.ranks.rank_connection import while_ranks_answer
 
 _GO_ON, _SEND = 0, 1  # words of rank 0
 
@@ -81,10 +81,5 @@ class StateGathering:
                 received[value.name] = like
         return received
 
-    @contextmanager
-    def _exchange(self) -> Iterator[None]:
-        try:
-            with self._around():
-                yield
-        except RuntimeError as error:
-            raise rank_lost(self._group.rank(), self._group.size(), error, "has lost another rank") from error
+    def _exchange(self) -> AbstractContextManager[None]:
+        return while_ranks_answer(self._group, self._around)

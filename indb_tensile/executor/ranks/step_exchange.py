@@ -9,7 +9,7 @@ from indb_tensile.executor.capture.exchange_operator import connected
 from indb_tensile.executor.capture.rank_share import parts_of
 from indb_tensile.executor.ranks import owner_exchange
 from indb_tensile.executor.ranks.part_exchange import PartExchange, RankGroup
-from indb_tensile.executor.ranks.rank_connection import rank_lost
+from indb_tensile.executor.ranks.rank_connection import while_ranks_answer
 
 
 @contextmanager
@@ -70,13 +70,8 @@ class _GroupExchange:
         with self._exchange():
             owner_exchange.hand_out(self._group, values, rank)
 
-    @contextmanager
-    def _exchange(self) -> Iterator[None]:
-        try:
-            with self._around():
-                yield
-        except RuntimeError as error:
-            raise rank_lost(self._group.rank(), self._group.size(), error, "has lost another rank") from error
+    def _exchange(self) -> AbstractContextManager[None]:
+        return while_ranks_answer(self._group, self._around)
 
 
 class _Done(torch.distributed.Work):
