@@ -558,6 +558,7 @@ create table tensile.job_ranks (
   state text not null default 'offered',
   waits_for text,
   since timestamptz not null default now(),
+  divides_state boolean,
   primary key (job_id, rank),
   constraint job_ranks_are_bounded check (rank between 0 and 63),
   constraint job_ranks_have_a_known_state
@@ -581,6 +582,8 @@ comment on column tensile.job_ranks.state is
   'memory; admitted: it has memory and waits for the other ranks; training; finished: it has trained all epochs';
 comment on column tensile.job_ranks.waits_for is 'what the rank waits for, in words, as written by its controller';
 comment on column tensile.job_ranks.since is 'time since which the rank is in this state';
+comment on column tensile.job_ranks.divides_state is
+  'whether the rank keeps only its part of the optimizer''s state; null until its trainer knows the choice';
 
 create table tensile.rank_values (
   job_id bigint not null,

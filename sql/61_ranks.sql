@@ -3,7 +3,7 @@
 create view tensile.stat_ranks with (security_invoker) as
 select r.job_id, j.model_name as model, coalesce(o.rolname, j.owner_name) as owner, r.rank, r.state, r.waits_for,
        r.worker_id, w.host, w.device_name, d.granted_bytes, d.used_bytes, r.since, j.devices,
-       tensile.asked_devices(j) as asked_devices
+       tensile.asked_devices(j) as asked_devices, r.divides_state
   from tensile.job_ranks as r
   join tensile.jobs as j on j.job_id = r.job_id
   left join tensile.workers as w on w.worker_id = r.worker_id
@@ -29,5 +29,8 @@ comment on column tensile.stat_ranks.since is 'time since which the rank is in t
 comment on column tensile.stat_ranks.devices is 'number of ranks of this attempt';
 comment on column tensile.stat_ranks.asked_devices is
   'number of devices that the request names; there are fewer ranks if a device is gone';
+comment on column tensile.stat_ranks.divides_state is
+  'true if the ranks divide the optimizer''s state, so that each keeps a part; false if each keeps all of it; null until '
+  'it is decided, before the rank is prepared';
 
 grant select on tensile.stat_ranks to tensile_user, tensile_monitor, tensile_worker;

@@ -255,7 +255,7 @@ select job_id, devices, asked from tensile.fit_gangs()
 
 -- enter_rank_state --
 update tensile.job_ranks set state = %(state)s, since = case state when %(state)s then since else now() end,
-       waits_for = null
+       waits_for = null, divides_state = coalesce(%(divides_state)s::boolean, divides_state)
  where job_id = %(job)s and claim = %(claim)s
 returning rank
 

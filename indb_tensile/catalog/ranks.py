@@ -58,9 +58,11 @@ def fit_gangs(connection: Connection) -> tuple[FittedGang, ...]:
     return tuple(FittedGang(job=JobId(job), devices=devices, asked=asked) for job, devices, asked in rows)
 
 
-def enter_state(connection: Connection, job: JobId, claim: ClaimToken, state: RankState) -> None:
-    """Record what the rank does from now on."""
-    guarded(connection, "enter_rank_state", job, claim, state=state.value)
+def enter_state(
+    connection: Connection, job: JobId, claim: ClaimToken, state: RankState, *, divides_state: bool | None = None
+) -> None:
+    """Record what the rank does from now on and, if given, whether the ranks divide the optimizer's state."""
+    guarded(connection, "enter_rank_state", job, claim, state=state.value, divides_state=divides_state)
 
 
 def states(connection: Connection, job: JobId, claim: ClaimToken) -> tuple[RankState, ...]:

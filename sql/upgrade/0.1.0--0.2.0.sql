@@ -483,6 +483,7 @@ create table tensile.job_ranks (
   state text not null default 'offered',
   waits_for text,
   since timestamptz not null default now(),
+  divides_state boolean,
   primary key (job_id, rank),
   constraint job_ranks_are_bounded check (rank between 0 and 63),
   constraint job_ranks_have_a_known_state

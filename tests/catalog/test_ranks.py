@@ -109,6 +109,23 @@ def test_second_gang_waits_until_all_ranks_of_the_first_train(connection: psycop
     assert claim(connection, workers[1]).job == second
 
 
+def test_view_tells_whether_the_ranks_divide_the_state_once_each_of_them_knows(
+    connection: psycopg.Connection,
+) -> None:
+    job, _, claimed = form(connection, 2)
+
+    def shown() -> list[tuple[Any, ...]]:
+        query = "select state, divides_state from tensile.stat_ranks where job_id = %s order by rank"
+        return connection.execute(query, (job,)).fetchall()
+
+    assert shown() == [("preparing", None)] * 2
+    for divides_state in (True, False):
+        ranks.enter_state(connection, job, claimed[1].claim, RankState.PREPARED, divides_state=divides_state)
+        assert shown() == [("preparing", None), ("prepared", divides_state)]
+    ranks.enter_state(connection, job, claimed[1].claim, RankState.ADMITTED)
+    assert shown() == [("preparing", None), ("admitted", False)]
+
+
 def test_gang_that_takes_long_to_form_delays_other_gangs_for_two_minutes(connection: psycopg.Connection) -> None:
     first, workers, claimed = form(connection, 2)
     second = enqueue_gang(connection, 2)

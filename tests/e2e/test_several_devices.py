@@ -177,6 +177,8 @@ def test_job_goes_on_after_a_trainer_is_lost_and_publishes_the_same_bits(
 ) -> None:
     job = train(service, "gang", 2, epochs=30, **options)
     pids = wait_until_all_train(service, job)
+    shown = "select array_agg(divides_state order by rank) from tensile.stat_ranks where job_id = %s"
+    assert service.value(shown, job) == [options == DIVIDED] * 2
     os.kill(trainer_of(service, pids[rank]), blow)
     assert service.until_ended(job) == ["succeeded"]
     assert service.value("select attempt from tensile.jobs where job_id = %s", job) > 1, "nothing was disturbed"

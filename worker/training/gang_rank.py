@@ -123,7 +123,7 @@ class GangRank:
 
     def await_others(self) -> None:
         """Wait until all ranks have captured the step. Until then this rank asks for no memory."""
-        self._enter(RankState.PREPARED)
+        self._enter(RankState.PREPARED, divides_state=self.share.divides_state)
         waiting = (RankState.OFFERED, RankState.PREPARING)
         while any(state in waiting for state in self._states()):
             self._give_sign()
@@ -199,8 +199,9 @@ class GangRank:
             raise rank_lost(self.share.rank, self.share.ranks, error, "has not heard of all other ranks") from error
         return self._store.get(key)
 
-    def _enter(self, state: RankState) -> None:
-        self._session.run(partial(ranks.enter_state, job=self._job.job, claim=self._job.claim, state=state))
+    def _enter(self, state: RankState, *, divides_state: bool | None = None) -> None:
+        enter = partial(ranks.enter_state, job=self._job.job, claim=self._job.claim, state=state)
+        self._session.run(partial(enter, divides_state=divides_state))
 
     def _states(self) -> tuple[RankState, ...]:
         return self._session.run(partial(ranks.states, job=self._job.job, claim=self._job.claim))

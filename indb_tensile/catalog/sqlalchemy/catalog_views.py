@@ -279,6 +279,7 @@ stat_ranks = _view(
     Column("since", TIME),
     Column("devices", Integer),
     Column("asked_devices", Integer),
+    Column("divides_state", Boolean),
 )
 
 stat_link = _view(

@@ -1,6 +1,17 @@
 """The tables and the view of ranks as SQLAlchemy sees them: the jobs that several devices train together."""
 
-from sqlalchemy import ARRAY, BigInteger, Column, ForeignKey, ForeignKeyConstraint, Integer, LargeBinary, Table, Text
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    Boolean,
+    Column,
+    ForeignKey,
+    ForeignKeyConstraint,
+    Integer,
+    LargeBinary,
+    Table,
+    Text,
+)
 
 from indb_tensile.catalog.sqlalchemy.catalog_tables import metadata
 from indb_tensile.catalog.sqlalchemy.catalog_types import TIME
@@ -15,6 +26,7 @@ job_ranks = Table(
     Column("state", Text, nullable=False),
     Column("waits_for", Text),
     Column("since", TIME, nullable=False),
+    Column("divides_state", Boolean),
 )
 
 gang_turns = Table(
