@@ -75,7 +75,8 @@ class Runner:
         self._landing = HostResults(pinned=state.device.type == "cuda", reused=graphs is not None)
         self._sample_every = sample_every
         self._sample_after_ns = sample_after_ns
-        self._sampled_ns = 0  # when the last timed iteration started, or these plans were adopted
+        # when the last timed iteration started, or the first one under these plans ended; None before that
+        self._sampled_ns: int | None = None
         self._lanes = state.lanes = Lanes(device)
         self._placer = placer or Placer()
         self._repeats = (
@@ -136,7 +137,7 @@ class Runner:
         self._residency.exchange(self._programs, programs)
         self._programs, self.generation = programs, generation
         self._samples.clear()
-        self._sampled_ns = self._clock()  # the first iteration under new plans is not typical, so do not time it
+        self._sampled_ns = None  # the first iteration under new plans is several times as long as later ones
         self._enter(programs[0])
         if member is not None:
             member.join(self._placer.block_address)
@@ -202,10 +203,13 @@ class Runner:
         timed = whole and (self.recorder is not None or sampled)
         (loss,) = self._run(program, x, y, lr, timed=timed)
         self._state.steps += 1
+        self._sampled_ns = self._clock() if self._sampled_ns is None else self._sampled_ns
         return loss
 
     def _is_sample_due(self) -> bool:
-        return self._sample_after_ns is not None and self._clock() - self._sampled_ns >= self._sample_after_ns
+        if self._sample_after_ns is None or self._sampled_ns is None:
+            return False
+        return self._clock() - self._sampled_ns >= self._sample_after_ns
 
     def evaluate(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the loss and the model's outputs for a batch, on the host. The state does not change."""

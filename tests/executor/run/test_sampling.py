@@ -37,8 +37,8 @@ def test_sampled_iterations_give_a_latency_for_every_operator_and_the_latencies_
     assert device.high_water_bytes == device.used_bytes
 
 
-@pytest.mark.parametrize(("after_ns", "samples"), [(0, 3), (1 << 62, 0), (None, 0)])
-def test_long_iterations_are_all_sampled(after_ns: int | None, samples: int) -> None:
+@pytest.mark.parametrize(("after_ns", "samples"), [(0, 2), (1 << 62, 0), (None, 0)])
+def test_long_iterations_are_all_sampled_except_the_first_under_new_plans(after_ns: int | None, samples: int) -> None:
     job, steps = prepared("mlp")
     runner = Runner(MemoryDevice(), job.state(), steps, sample_every=1_000, sample_after_ns=after_ns)
     runner.adopt((LIVENESS,) * 3, 1)
@@ -80,7 +80,7 @@ def test_one_slow_sample_among_many_is_not_hidden() -> None:
     """The clock advances by 1 ns at each reading, but by 301 ns at the last reading of the second iteration."""
     job, steps = prepared("mlp")
     count = len(steps[0].graph.operators)
-    clock = accumulate(chain(repeat(1, 2 * count + 2), (301,), repeat(1)))
+    clock = accumulate(chain(repeat(1, 2 * count + 1), (301,), repeat(1)))
     device = FakeDevice(1 << 24, 1 << 24)  # copies take no time
     runner = Runner(device, job.state(), steps, sample_every=1, clock=lambda: next(clock))
     runner.adopt((LIVENESS,) * 3, 1)
