@@ -200,7 +200,8 @@ class Progressed(Message, frozen=True, kw_only=True):
     """The job's progress. The message also shows the controller that the trainer is alive.
 
     `longest_s` is the longest time that one piece of work, such as an iteration, has taken so far. `steps_left` is
-    the remaining work in training steps, as in `Captured.steps`; None before the first step.
+    the remaining work in training steps, as in `Captured.steps`; None before the first step. `startup_s` comes once:
+    the time from the first `Adopt` until the first step had ended.
     """
 
     job: JobId
@@ -209,12 +210,17 @@ class Progressed(Message, frozen=True, kw_only=True):
     step: int
     longest_s: float = 0.0
     steps_left: float | None = None
+    startup_s: float | None = None
 
 
 class Finished(Message, frozen=True, kw_only=True):
-    """The job's model version is published, and the job's row has the state succeeded."""
+    """The job's model version is published, and the job's row has the state succeeded.
+
+    `closing_s` is the time since the training ended; None for a job that trains no network.
+    """
 
     job: JobId
+    closing_s: float | None = None
 
 
 class Failed(Message, frozen=True, kw_only=True):

@@ -82,6 +82,7 @@ def _serve(
     job = assigned.job.job
     torch.set_num_threads(assigned.job.threads)
     predicts = assigned.job.spec.predict is not None
+    closing_s: float | None = None
     try:
         regions = _map_regions(settings, inherited) if assigned.job.spec.takes_device else None
     except TensileError as error:
@@ -96,7 +97,7 @@ def _serve(
 
             EstimatorRun(settings, link, assigned).run()
         else:
-            TrainingRun(settings, inherited.device_fd, link, inbox, assigned, regions).run()
+            closing_s = TrainingRun(settings, inherited.device_fd, link, inbox, assigned, regions).run()
     except LostClaimError as error:
         log.warning("job %s: %s", job, error)  # another worker has the job now, so the controller gets no message
         return error.exit_code
@@ -110,7 +111,7 @@ def _serve(
         log.exception("job %s", job)
         _report(link, job, TensileError(f"the trainer failed: {type(error).__name__}: {error}"), blame_of(error))
         return 1
-    link.send(Finished(job=job))
+    link.send(Finished(job=job, closing_s=closing_s))
     return 0
 
 

@@ -82,8 +82,8 @@ def fact(trainer: TrainerId, message: Message) -> Event | None:  # noqa: C901 - 
                 peak_bytes=message.peak_bytes,
                 graph_share=message.graph_share,
             )
-        case Finished():
-            return Finish(trainer=trainer)
+        case Finished(closing_s=closing_s):
+            return Finish(trainer=trainer, closing_ns=_duration_ns(closing_s))
         case Failed():
             fault = Fault(
                 sqlstate=message.sqlstate, message=message.message, detail=message.detail, hint=message.hint
@@ -96,7 +96,14 @@ def fact(trainer: TrainerId, message: Message) -> Event | None:  # noqa: C901 - 
                 blame=message.blame,
                 needs_bytes=message.needs_bytes,
             )
-        case Progressed(steps_left=steps_left):
-            return None if steps_left is None else StepsLeft(trainer=trainer, steps_left=steps_left)
+        case Progressed(steps_left=steps_left, startup_s=startup_s):
+            if steps_left is None:
+                return None
+            return StepsLeft(trainer=trainer, steps_left=steps_left, startup_ns=_duration_ns(startup_s))
         case _:
             raise InvariantError(f"trainer {trainer} sent a controller's message: {type(message).__name__}")
+
+
+def _duration_ns(duration_s: float | None) -> int | None:
+    """Return the duration in nanoseconds; None if a trainer's message has none, or one without meaning."""
+    return round(duration_s * 1e9) if duration_s is not None and 0 <= duration_s < float("inf") else None

@@ -23,12 +23,20 @@ class ProgressSigns:
         self.epoch = 0
         self.step = 0
         self.steps_left: float | None = None  # in training steps (remaining.py); None before the first step
+        self._admitted_s: float | None = None  # until the first step has ended
+        self._startup_s: float | None = None  # until it is sent
+
+    def admit(self) -> None:
+        """Record that the order to start has arrived."""
+        self._admitted_s = self._clock_s()
 
     def give(self) -> None:
         """Record that one piece of work, such as an iteration, has ended, and send a sign if it is time."""
         now_s = self._clock_s()
         self._longest_s = max(self._longest_s, now_s - self._last_s)
         self._last_s = now_s
+        if self._admitted_s is not None and self.steps_left is not None:
+            self._startup_s, self._admitted_s = now_s - self._admitted_s, None
         if now_s < self._due_s:
             return
         self._due_s = now_s + SIGN_S
@@ -40,8 +48,10 @@ class ProgressSigns:
                 step=self.step,
                 longest_s=self._longest_s,
                 steps_left=self.steps_left,
+                startup_s=self._startup_s,
             )
         )
+        self._startup_s = None
 
     def begin(self) -> None:
         """Start the clock of the first iteration. Work before it does not count as an iteration."""

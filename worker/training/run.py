@@ -87,10 +87,13 @@ class TrainingRun:
         self._assigned = assigned
         self._regions = regions
         self._job = assigned.job
-        self._started_s = time.monotonic()
+        self._started_s = self._ended_s = time.monotonic()  # of the job, and of its training
 
-    def run(self) -> None:
-        """Run the job. Raises TensileError; the job's row then still belongs to the claim."""
+    def run(self) -> float:
+        """Run the job, and return the seconds since its training ended.
+
+        Raises TensileError; the job's row then still belongs to the claim.
+        """
         signs = ProgressSigns(self._link, self._job.job)
         with RetryingSession(self._settings.dsn, application_name=self._name, alive=signs.give) as session:
             writer = SilentWriter if self._job.follows else ProgressWriter
@@ -109,13 +112,15 @@ class TrainingRun:
                 if gang is not None:
                     gang.await_others()
                 first = self._wait_for_admission(progress_writer, prepared, steps, opened)
+                signs.admit()
                 trained = self._train(session, progress_writer, prepared, steps, first, opened, gang)
             if trained is None:
-                return
+                return time.monotonic() - self._ended_s
             progress_writer.enter(Phase.PUBLISHING)
             progress_writer.settle()
             version = publish(session, self._job, prepared, trained)
             leave_rows(session, self._settings, prepared, version)
+        return time.monotonic() - self._ended_s
 
     def _gang(self, session: RetryingSession, signs: ProgressSigns) -> GangRank | None:
         """Return the rank of this device, if several devices train the job."""
@@ -330,6 +335,7 @@ class TrainingRun:
             joined = nullcontext() if gang is None or group is None else gang.training(group)
             with corrections.storing_refusals(), joined:
                 loop.train()
+            self._ended_s = time.monotonic()
             if (left := runner.leave_round()) is not None:
                 self._link.send(LeftPhases(job=self._job.job, number=left))
             if gang is not None and self._job.follows:

@@ -15,6 +15,7 @@ from dataclasses import replace
 from indb_tensile.job import JobId
 from indb_tensile.scheduler.admission.decision import Decision, planned
 from indb_tensile.scheduler.admission.pool import JobStage, Member, Pool, Sharing
+from indb_tensile.scheduler.admission.start_times import state_bytes
 from indb_tensile.scheduler.completion.choose_starts import (
     HORIZON,
     MARGIN,
@@ -38,6 +39,7 @@ class StartRule:
     def __init__(self, decision: Decision, waiting: tuple[Member, ...], budget_bytes: int) -> None:
         """`waiting` are the jobs that could start, in fair order. `budget_bytes` is the memory for all plans."""
         pool = decision.pool
+        self._pool = pool
         self._contention = pool.contention
         running = [with_trade_offs(decision, m) for m in pool.at(JobStage.RUNNING)]
         waiting = tuple(with_trade_offs(decision, m) for m in waiting)
@@ -48,7 +50,7 @@ class StartRule:
         apart_bytes = sum(m.planned_bytes for m in (*running, *waiting) if not m.trade_offs)
         self._running = sum(1 << k for k, m in enumerate(self._members) if m.stage is JobStage.RUNNING)
         self._device = shared_device(pool, budget_bytes - apart_bytes)
-        self._demands = tuple(map(demand_of, self._members))
+        self._demands = tuple(demand_of(pool, m) for m in self._members)
         self._corrections: dict[int, tuple[float, ...]] = {}
         self._forecasts = SetForecasts(self._demands, self._device)
         self.choice = self._first_choice(decision)
@@ -59,7 +61,9 @@ class StartRule:
         if number is not None:
             return self._forecasts.step_ns(1 << number) is not None
         member = self._beyond.get(job)
-        return member is not None and SetForecasts((demand_of(member),), self._device).step_ns(1) is not None
+        if member is None:
+            return False
+        return SetForecasts((demand_of(self._pool, member),), self._device).step_ns(1) is not None
 
     def confirms(self, jobs: tuple[JobId, ...], plans: tuple[JobPlan, ...]) -> bool:
         """Return whether the jobs still start now that these plans, of the running jobs and their own, are known."""
@@ -151,9 +155,10 @@ def with_trade_offs(decision: Decision, member: Member) -> Member:
     return decision.put(replace(member, trade_offs=decision.planner.trade_offs(planned(member))))
 
 
-def demand_of(member: Member) -> JobDemand:
+def demand_of(pool: Pool, member: Member) -> JobDemand:
     """Return what the job needs until it is done."""
     spec = member.job
+    kind, size_bytes = _kind(member), state_bytes(planned(member).graphs[0])
     steps = max(member.steps_left, _LEAST_STEPS)
     return JobDemand(
         job=spec.job,
@@ -162,8 +167,39 @@ def demand_of(member: Member) -> JobDemand:
         steps=steps,
         steps_left=max(_LEAST_STEPS, member.steps_left),
         trade_offs=member.trade_offs,
-        kind=_kind(member),
+        kind=kind,
+        startup_ns=_startup_left_ns(pool, member, kind, size_bytes),
+        closing_ns=pool.start_times.closing_ns(kind, size_bytes),
     )
+
+
+def note_startup(decision: Decision, member: Member, took_ns: int | None) -> Member:
+    """Return the member after a first step, and remember how long its kind starts up: the time without the step."""
+    if took_ns is None or member.stepped or member.workload is None or member.plan is None:
+        return member
+    slowdown = decision.pool.contention.slowdown(max(1, len(decision.pool.running_set.jobs)))
+    startup_ns = max(0.0, took_ns - planned_step_ns(member, member.plan, slowdown))
+    kind, size_bytes = _kind(member), state_bytes(member.workload.graphs[0])
+    times = decision.pool.start_times.started(kind, size_bytes, startup_ns)
+    decision.pool = replace(decision.pool, start_times=times)
+    return decision.put(replace(member, stepped=True))
+
+
+def note_closing(decision: Decision, member: Member, took_ns: int | None) -> None:
+    """Remember how long the member's kind closes."""
+    if took_ns is None or member.workload is None:
+        return
+    kind, size_bytes = _kind(member), state_bytes(member.workload.graphs[0])
+    times = decision.pool.start_times.closed(kind, size_bytes, float(took_ns))
+    decision.pool = replace(decision.pool, start_times=times)
+
+
+def _startup_left_ns(pool: Pool, member: Member, kind: str, size_bytes: int) -> float:
+    """Return for how long the job starts up from now on. What a job that comes back copies is part of its shift."""
+    if member.stepped or (member.trains and member.steps_left < member.steps):
+        return 0.0
+    passed_ns = (pool.now_s - member.sent_s) * 1e9 if member.generation else 0.0
+    return max(0.0, pool.start_times.startup_ns(kind, size_bytes) - max(0.0, passed_ns))
 
 
 def observe(pool: Pool, member: Member, compute_ns: int) -> tuple[Pool, Member]:

@@ -41,6 +41,7 @@ from indb_tensile.scheduler.admission.admission_orders import (
     RequeueJob,
 )
 from indb_tensile.scheduler.admission.batch_loans import expect_free, keep_batch_loans, loan_changed
+from indb_tensile.scheduler.admission.completion_rule import note_closing, note_startup
 from indb_tensile.scheduler.admission.decision import Decision
 from indb_tensile.scheduler.admission.equal_graphs import with_known_graphs
 from indb_tensile.scheduler.admission.events import (
@@ -176,8 +177,8 @@ def _fold(decision: Decision, event: Event) -> None:  # noqa: C901 - a table: on
             _stepped(decision, event)
         case RoundLeft():
             round_left(decision, event)
-        case Finish(trainer=trainer):
-            _finished(decision, trainer)
+        case Finish():
+            _finished(decision, event)
         case Failure():
             _failed(decision, event)
         case Exit():
@@ -317,16 +318,18 @@ def _holding(decision: Decision, holding: Holding) -> None:
 def _stepped(decision: Decision, progress: StepsLeft) -> None:
     member = decision.pool.of_trainer(progress.trainer)
     if member is not None:
+        member = note_startup(decision, member, progress.startup_ns)
         credit(decision, add_steps(decision, member, progress.steps_left), progress.steps_left)
 
 
 # --- and out ---------------------------------------------------------------------------------------------------
 
 
-def _finished(decision: Decision, trainer: TrainerId) -> None:
-    member = decision.pool.of_trainer(trainer)
+def _finished(decision: Decision, finish: Finish) -> None:
+    member = decision.pool.of_trainer(finish.trainer)
     if member is None:
         return
+    note_closing(decision, member, finish.closing_ns)
     if member.stage is JobStage.ENDING:  # the trainer was told to end, but had already published
         decision.put(replace(member, outcome=Succeeded()))
     else:

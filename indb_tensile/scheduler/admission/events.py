@@ -136,10 +136,15 @@ class Misplacement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepsLeft:
-    """The training steps that are left of a job's training, as in `Capture.steps`."""
+    """The training steps that are left of a job's training, as in `Capture.steps`.
+
+    `startup_ns` comes with the first report of an attempt: the time from the order to start until its first step had
+    ended.
+    """
 
     trainer: TrainerId
     steps_left: float
+    startup_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,9 +157,10 @@ class RoundLeft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finish:
-    """The trainer has published the job's version."""
+    """The trainer has published the job's version, `closing_ns` after it had ended the training."""
 
     trainer: TrainerId
+    closing_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

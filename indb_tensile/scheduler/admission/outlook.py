@@ -59,7 +59,7 @@ def outlook_of(pool: Pool) -> Outlook | None:
             max_slowdown=pool.max_slowdown,
         ),
         running=tuple(_at_its_pace(pool, member) for member in running),
-        waiting=tuple(map(demand_of, waiting)),
+        waiting=tuple(demand_of(pool, member) for member in waiting),
         lent_bytes=pool.lent_bytes,
         prepare_s=pool.prepare_s or 0.0,
     )
@@ -67,7 +67,7 @@ def outlook_of(pool: Pool) -> Outlook | None:
 
 def _at_its_pace(pool: Pool, member: Member) -> JobDemand:
     """Return the demand with as many more steps as the job takes longer than they do."""
-    demand, factor = demand_of(member), pace(pool, member)
+    demand, factor = demand_of(pool, member), pace(pool, member)
     return replace(demand, steps=demand.steps * factor, steps_left=demand.steps_left * factor)
 
 

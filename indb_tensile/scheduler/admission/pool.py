@@ -9,6 +9,7 @@ from typing import NewType, Protocol, Self
 
 from indb_tensile.errors import InvariantError, TensileError
 from indb_tensile.job import Blame, ClaimedJob, ClaimToken, JobId
+from indb_tensile.scheduler.admission.start_times import StartTimes
 from indb_tensile.scheduler.completion.choose_starts import KnownChoice
 from indb_tensile.scheduler.completion.contention import Contention
 from indb_tensile.scheduler.completion.demand import TradeOff
@@ -182,6 +183,7 @@ class Member:
     made_way: str = ""  # for whom and since when it is away, in words, if it left in a shift and has not returned
     over_quota: bool = False  # it waits for its owner's other jobs
     ready_s: float | None = None  # the time (`Pool.now_s`) since which it could train
+    stepped: bool = False  # its trainer has done a first step
     turn_steps: float = 0.0  # the steps that were left when it last began to train, or came back to the device
     # steps that the fair schedule has not done yet, and its clock when it has done them all (fair_turns.py)
     fair_left: float | None = None
@@ -286,7 +288,8 @@ class Pool:
     first_step_s: float = 300.0  # a job that is ready for longer has its first quantum before others go on
     now_s: float = 0.0  # the time of the last tick
     prepare_s: float | None = None  # how long the last jobs took from their claims to their first plans (pace.py)
-    time_of_day: str = ""  # the same for people
+    start_times: StartTimes = field(default_factory=StartTimes)
+    time_of_day: str = ""  # now_s for people
     fair_clock_ns: float = 0.0  # the work that the fair schedule has done
     drift_threshold: float = 0.2
     sharing: Sharing = Sharing.ANY_PRICE

@@ -44,7 +44,7 @@ def review(decision: Decision) -> None:
 
 def _of_fewer(pool: Pool, running: tuple[Member, ...]) -> float:
     """Return the foretold throughput of the best set of one job fewer."""
-    forecasts = SetForecasts(tuple(map(demand_of, running)), shared_device(pool, pool.budget_bytes))
+    forecasts = SetForecasts(tuple(demand_of(pool, m) for m in running), shared_device(pool, pool.budget_bytes))
     everybody = (1 << len(running)) - 1
     return max(1.0, *(forecasts.throughput(everybody & ~(1 << k)) for k in range(len(running))))
 
@@ -63,7 +63,7 @@ def _is_undoable(pool: Pool, running: tuple[Member, ...]) -> bool:
 def _undo(decision: Decision, running: tuple[Member, ...]) -> None:
     pool = decision.pool
     speeds = dict(pool.running_set.speeds)
-    rows = sorted((demand_of(m).kind, 1 / max(speeds[m.job.job], 1e-9)) for m in running)
+    rows = sorted((demand_of(pool, m).kind, 1 / max(speeds[m.job.job], 1e-9)) for m in running)
     slow = SlowSet(
         kinds=tuple(kind for kind, _ in rows),
         slowdowns=tuple(factor for _, factor in rows),

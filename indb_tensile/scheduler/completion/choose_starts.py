@@ -24,7 +24,7 @@ from itertools import combinations
 
 from indb_tensile.job import JobId
 from indb_tensile.scheduler.completion.demand import JobDemand
-from indb_tensile.scheduler.completion.foretell import ScheduleMoment, first_moment, start, total_ns, until_next_end
+from indb_tensile.scheduler.completion.foretell import ScheduleMoment, first_moment, start, until_next_end
 from indb_tensile.scheduler.completion.set_forecasts import SetForecasts, SharedDevice, members
 from indb_tensile.scheduler.completion.start_rules import OvertakingRule, earlier_equals, job_orders
 
@@ -117,7 +117,9 @@ def _without(moment: ScheduleMoment, job: int) -> ScheduleMoment:
         now_ns=moment.now_ns,
         running=moment.running,
         waiting=moment.waiting & ~(1 << job),
+        startup_ns=moment.startup_ns,
         steps_left=moment.steps_left,
+        closing_ns=moment.closing_ns,
         ends_ns=moment.ends_ns,
     )
 
@@ -256,14 +258,16 @@ class _Search:
     def _may_improve(self, moment: ScheduleMoment) -> bool:
         """Return whether a schedule through this moment can have a lower makespan, or a lower ANTT in the band."""
         left = members(moment.running | moment.waiting)
-        alone_ns = [moment.steps_left[k] * self.demands[k].alone_ns for k in left]
-        makespan_ns = moment.now_ns + max(max(alone_ns, default=0.0), sum(alone_ns) / self._most_throughput)
+        step_ns = [self.demands[k].alone_ns for k in left]
+        alone_ns = [moment.left_ns(k, ns) for k, ns in zip(left, step_ns, strict=True)]
+        device_ns = sum(moment.steps_left[k] * ns for k, ns in zip(left, step_ns, strict=True))
+        makespan_ns = moment.now_ns + max(max(alone_ns, default=0.0), device_ns / self._most_throughput)
         if makespan_ns > self._least_ns * (1 + _BAND):
             return False
         if makespan_ns < self._least_ns:
             return True
         ends = zip(left, alone_ns, strict=True)
-        turnaround = moment.turnaround + sum((moment.now_ns + ns) / total_ns(self.demands[k]) for k, ns in ends)
+        turnaround = moment.turnaround + sum((moment.now_ns + ns) / self.demands[k].total_ns for k, ns in ends)
         return turnaround / len(self.demands) < self._least_antt
 
     def _bound_of_size(self, jobs: int) -> float:

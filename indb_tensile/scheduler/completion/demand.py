@@ -1,6 +1,7 @@
 """What a job needs of the device until it is done: its remaining training steps, and a step's time for any memory.
 
-The times are those of the job alone on the device. contention.py says how much other jobs slow the job down.
+The times are those of the job alone on the device. contention.py says how much other jobs slow the job down. Before
+its first step a job starts up, and after its last one it closes: it then has its memory and computes nothing.
 """
 
 from dataclasses import dataclass
@@ -41,6 +42,9 @@ class JobDemand:
     `trade_offs` start with the plan that needs most memory and least time. Each of the others needs less memory and
     more time than the one before it. `steps_left` and `steps` (all of the training) count training steps. Validation
     counts as the fraction of a training step that it takes. `owner` is the role's oid.
+
+    `startup_ns` is the time from the order to start until the first step, or what is left of it. `closing_ns` is the
+    time from the last step until the job's memory is free.
     """
 
     job: JobId
@@ -50,6 +54,8 @@ class JobDemand:
     steps_left: float
     trade_offs: tuple[TradeOff, ...]
     kind: str = ""  # jobs of one kind have equal graphs
+    startup_ns: float = 0.0
+    closing_ns: float = 0.0
 
     def __post_init__(self) -> None:
         if not self.trade_offs:
@@ -60,8 +66,17 @@ class JobDemand:
             raise InvariantError(f"job {self.job}: trade-offs are not in order: {self.trade_offs}")
         if not 0 < self.steps_left <= self.steps:
             raise InvariantError(f"job {self.job}: {self.steps_left} of {self.steps} steps are left")
+        if not (0 <= self.startup_ns < float("inf") and 0 <= self.closing_ns < float("inf")):
+            raise InvariantError(
+                f"job {self.job}: it starts up for {self.startup_ns} ns and closes for {self.closing_ns}"
+            )
 
     @property
     def alone_ns(self) -> int:
         """The time of a step alone on the device with as much memory as the job can use."""
         return self.trade_offs[0].iteration_ns
+
+    @property
+    def total_ns(self) -> float:
+        """The time of the whole job alone with all the memory, from the order to start until its memory is free."""
+        return self.startup_ns + self.steps * self.alone_ns + self.closing_ns

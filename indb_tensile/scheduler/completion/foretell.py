@@ -1,7 +1,11 @@
 """Foretell when each of some jobs is done, if waiting jobs start at certain moments and then run to completion.
 
-A foretold schedule is a list of sets of jobs. At its start, and whenever a job ends, waiting jobs may start. Between
-two such moments each job of the present set trains at the speed that set_forecasts.py foretells.
+A foretold schedule is a list of sets of jobs. At its start, and whenever a job ends, waiting jobs may start. A job
+that starts first starts up, then does its steps, and then closes (demand.py). While it starts up or closes it has its
+memory, and takes no part in the use of the device: the other jobs of the set train as fast as without it
+(`SetForecasts.part_step_ns`). So a set has stretches of constant speed, which end where a job begins to compute, does
+its last step, or ends. Between two waves of short jobs, the device of a narrow set has nothing to do, and a wider set
+fills these gaps.
 
 - *Makespan*: the time until all jobs are done.
 - *ANTT* (average normalised turnaround time, Eyerman and Eeckhout 2008): the mean over the jobs of the time until the
@@ -15,20 +19,24 @@ from dataclasses import dataclass
 from indb_tensile.scheduler.completion.demand import JobDemand
 from indb_tensile.scheduler.completion.set_forecasts import SetForecasts, members
 
+_ROUNDING = 1e-9  # a smaller part of what was left is done
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleMoment:
     """The jobs at one moment of a schedule.
 
-    `running` and `waiting` are bit masks over the demands. `steps_left` has one entry for each demand, 0 when the job
-    is done. `turnaround` is the sum of the normalised turnaround times of the jobs that are done, and
-    `turnaround_s` has none of the jobs that are not.
+    `running` and `waiting` are bit masks over the demands. `startup_ns`, `steps_left` and `closing_ns` have one entry
+    for each demand, 0 where that is done. `turnaround` is the sum of the normalised turnaround times of the jobs that
+    are done, and `ends_ns` has their ends.
     """
 
     now_ns: float
     running: int
     waiting: int
+    startup_ns: tuple[float, ...]
     steps_left: tuple[float, ...]
+    closing_ns: tuple[float, ...]
     ends_ns: tuple[float, ...]  # of jobs that are done, else 0
     turnaround: float = 0.0
 
@@ -37,6 +45,10 @@ class ScheduleMoment:
         """True if all jobs are done."""
         return not self.running and not self.waiting
 
+    def left_ns(self, job: int, step_ns: float) -> float:
+        """Return the time until this job is done, if its steps take so long from now on."""
+        return self.startup_ns[job] + self.steps_left[job] * step_ns + self.closing_ns[job]
+
 
 def first_moment(demands: Sequence[JobDemand], running: int) -> ScheduleMoment:
     """Return the moment at which the jobs of the set `running` run and all other jobs wait."""
@@ -44,7 +56,9 @@ def first_moment(demands: Sequence[JobDemand], running: int) -> ScheduleMoment:
         now_ns=0.0,
         running=running,
         waiting=((1 << len(demands)) - 1) & ~running,
+        startup_ns=tuple(demand.startup_ns for demand in demands),
         steps_left=tuple(demand.steps_left for demand in demands),
+        closing_ns=tuple(demand.closing_ns for demand in demands),
         ends_ns=(0.0,) * len(demands),
     )
 
@@ -57,7 +71,9 @@ def start(moment: ScheduleMoment, jobs: int) -> ScheduleMoment:
         now_ns=moment.now_ns,
         running=moment.running | jobs,
         waiting=moment.waiting & ~jobs,
+        startup_ns=moment.startup_ns,
         steps_left=moment.steps_left,
+        closing_ns=moment.closing_ns,
         ends_ns=moment.ends_ns,
         turnaround=moment.turnaround,
     )
@@ -65,33 +81,48 @@ def start(moment: ScheduleMoment, jobs: int) -> ScheduleMoment:
 
 def until_next_end(moment: ScheduleMoment, forecasts: SetForecasts) -> ScheduleMoment | None:
     """Return the moment at which the first running job is done; None if the set cannot run."""
-    times = forecasts.step_ns(moment.running)
-    if times is None or not times:
+    running, waiting, now_ns = moment.running, moment.waiting, moment.now_ns
+    if not running or forecasts.step_ns(running) is None:
         return None
-    numbers = members(moment.running)
-    left = moment.steps_left
-    passed_ns = min(left[k] * ns for k, ns in zip(numbers, times, strict=True))
-    now_ns = moment.now_ns + passed_ns
-    steps_left, ends_ns = list(left), list(moment.ends_ns)
-    running, turnaround = moment.running, moment.turnaround
-    for k, ns in zip(numbers, times, strict=True):
-        steps = left[k] - passed_ns / ns
-        if steps <= 1e-9 * left[k]:
-            steps = 0.0
-            running &= ~(1 << k)
-            ends_ns[k] = now_ns
-            turnaround += now_ns / total_ns(forecasts.demands[k])
-        steps_left[k] = steps
+    numbers = members(running)
+    startup_ns, steps_left = list(moment.startup_ns), list(moment.steps_left)
+    closing_ns, ends_ns = list(moment.closing_ns), list(moment.ends_ns)
+    turnaround = moment.turnaround
+    while running == moment.running:
+        computing = [k for k in numbers if steps_left[k] and not startup_ns[k]]
+        step_ns = [0.0] * len(steps_left)  # of the jobs that compute
+        for k, ns in zip(computing, _part_step_ns(forecasts, running, computing), strict=True):
+            step_ns[k] = ns
+        passed_ns = min([startup_ns[k] or steps_left[k] * step_ns[k] or closing_ns[k] for k in numbers])
+        now_ns += passed_ns
+        for k in numbers:
+            if startup_ns[k]:
+                startup_ns[k] = _less(startup_ns[k], passed_ns)
+            elif step_ns[k]:
+                steps_left[k] = _less(steps_left[k], passed_ns / step_ns[k])
+            else:
+                closing_ns[k] = _less(closing_ns[k], passed_ns)
+            if not (startup_ns[k] or steps_left[k] or closing_ns[k]):
+                running &= ~(1 << k)
+                ends_ns[k] = now_ns
+                turnaround += now_ns / forecasts.demands[k].total_ns
     return ScheduleMoment(
         now_ns=now_ns,
         running=running,
-        waiting=moment.waiting,
+        waiting=waiting,
+        startup_ns=tuple(startup_ns),
         steps_left=tuple(steps_left),
+        closing_ns=tuple(closing_ns),
         ends_ns=tuple(ends_ns),
         turnaround=turnaround,
     )
 
 
-def total_ns(demand: JobDemand) -> float:
-    """Return the time of the whole job alone with all the memory."""
-    return demand.steps * demand.alone_ns
+def _part_step_ns(forecasts: SetForecasts, jobs: int, computing: Sequence[int]) -> tuple[float, ...]:
+    return forecasts.part_step_ns(jobs, sum(1 << k for k in computing)) or ()
+
+
+def _less(left: float, passed: float) -> float:
+    """Return what is left of this after so much of it has passed."""
+    rest = left - passed
+    return 0.0 if rest <= _ROUNDING * left else rest

@@ -39,6 +39,14 @@ class SharedDevice:
     slow_sets: tuple[SlowSet, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Estimate:
+    """The plans of the jobs of a set when the memory is divided, and the times of their steps, before corrections."""
+
+    points: list[TradeOff]
+    step_ns: list[float]
+
+
 class SetForecasts:
     """The forecasts of sets of these jobs. A set is a bit mask: bit k stands for `demands[k]`. Remembers its results.
 
@@ -56,6 +64,8 @@ class SetForecasts:
         self.demands = tuple(demands)
         self.device = device
         self._known: dict[int, tuple[float, ...] | None] = dict(corrections or {})
+        self._known_parts: dict[tuple[int, int], tuple[float, ...] | None] = {}
+        self._known_estimates: dict[int, _Estimate | None] = {}
         self._kinds = _kinds(demands)
         self._corrected = dict(map(self._by_kind, (corrections or {}).items()))
         self._alone_ns = [demand.alone_ns for demand in demands]
@@ -71,6 +81,18 @@ class SetForecasts:
         if jobs not in self._known:
             self._known[jobs] = self._forecast(jobs)
         return self._known[jobs]
+
+    def part_step_ns(self, jobs: int, computing: int) -> tuple[float, ...] | None:
+        """Return the time of a step of each job of the set that computes, while the others start up or close.
+
+        Jobs that do not compute have their memory, and slow no other job down. Is None if the set cannot run.
+        """
+        if jobs == computing:
+            return self.step_ns(jobs)
+        part = (jobs, computing)
+        if part not in self._known_parts:
+            self._known_parts[part] = self._forecast_part(jobs, computing)
+        return self._known_parts[part]
 
     def throughput(self, jobs: int) -> float:
         """Return the system throughput (STP) of the set: the sum of the jobs' speeds relative to alone."""
@@ -95,18 +117,48 @@ class SetForecasts:
         if self._corrected and (corrected := self._corrected.get(self._set_kind(numbers))):
             place = {number: at for at, number in enumerate(self._sorted_by_kind(numbers))}
             return tuple(corrected[place[number]] for number in numbers)
-        divided = self._divided(numbers)
-        if divided is None:
+        estimate = self._estimate(jobs)
+        if estimate is None:
             return None
-        points = [self.demands[k].trade_offs[at] for k, at in zip(numbers, divided, strict=True)]
-        slowdown = self.device.contention.slowdown(len(numbers))
-        times = _with_lanes(points, [point.beside_others_ns(slowdown) for point in points])
-        times = self._as_measured(numbers, times) if self._slow else times
+        times = self._as_measured(numbers, estimate.step_ns) if self._slow else estimate.step_ns
         if len(numbers) > 1:
             rows = zip(numbers, times, strict=True)
             if any(ns > self.device.max_slowdown * self._alone_ns[k] for k, ns in rows):
                 return None
         return tuple(times)
+
+    def _forecast_part(self, jobs: int, computing: int) -> tuple[float, ...] | None:
+        """Forecast a part like a whole set, in the memory that the jobs have in the whole set.
+
+        If the times of the whole set are known from plans or measurements, the part is corrected by the same ratio.
+        """
+        whole = self.step_ns(jobs)
+        if whole is None:
+            return None
+        places = [place for place, k in enumerate(members(jobs)) if computing >> k & 1]
+        estimate = self._estimate(jobs)
+        if estimate is None:  # a plan was found nevertheless
+            return tuple(whole[place] for place in places)
+        part = self._times([estimate.points[place] for place in places])
+        ratios = (whole[place] / estimate.step_ns[place] for place in places)
+        return tuple(ns * ratio for ns, ratio in zip(part, ratios, strict=True))
+
+    def _estimate(self, jobs: int) -> "_Estimate | None":
+        """Return the estimate from the trade-offs; None if the jobs do not fit."""
+        if jobs not in self._known_estimates:
+            numbers = members(jobs)
+            divided = self._divided(numbers)
+            if divided is None:
+                self._known_estimates[jobs] = None
+            else:
+                points = [self.demands[k].trade_offs[at] for k, at in zip(numbers, divided, strict=True)]
+                self._known_estimates[jobs] = _Estimate(points=points, step_ns=self._times(points))
+        return self._known_estimates[jobs]
+
+    def _times(self, points: Sequence[TradeOff]) -> list[float]:
+        """Return the times of the steps of jobs that compute side by side under these plans."""
+        slowdown = self.device.contention.slowdown(len(points)) if points else 1.0
+        return _with_lanes(points, [point.beside_others_ns(slowdown) for point in points])
 
     def _divided(self, numbers: Sequence[int]) -> list[int] | None:
         return divide_memory([self._curves[k] for k in numbers], self.device.budget_bytes)

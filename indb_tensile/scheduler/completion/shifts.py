@@ -159,7 +159,9 @@ def _courses(question: ShiftQuestion, running: int) -> Iterator[_Course]:
             now_ns=0.0,
             running=running,
             waiting=known & ~running,
+            startup_ns=whole.startup_ns,
             steps_left=whole.steps_left,
+            closing_ns=whole.closing_ns,
             ends_ns=whole.ends_ns,
         )
         course = _followed(question.forecasts, moment, order, width)

@@ -41,8 +41,7 @@ class OvertakingRule:
         times = self._forecasts.step_ns(together)
         if times is None:
             return False
-        left = moment.steps_left
-        ends = {k: left[k] * ns for k, ns in zip(members(together), times, strict=True)}
+        ends = {k: moment.left_ns(k, ns) for k, ns in zip(members(together), times, strict=True)}
         return all(ends[job] <= ns for ns in ends.values())
 
 
@@ -50,7 +49,8 @@ def job_orders(demands: Sequence[JobDemand]) -> tuple[tuple[int, ...], ...]:
     """Return all jobs in fair order, with the least remaining work first, and with the most first (Graham's rule for
     the makespan).
     """
-    shortest_first = sorted(range(len(demands)), key=lambda k: (demands[k].steps_left * demands[k].alone_ns, k))
+    left_ns = [demand.startup_ns + demand.steps_left * demand.alone_ns + demand.closing_ns for demand in demands]
+    shortest_first = sorted(range(len(demands)), key=lambda k: (left_ns[k], k))
     return tuple(range(len(demands))), tuple(shortest_first), tuple(reversed(shortest_first))
 
 
@@ -68,10 +68,9 @@ def _are_peers(demand: JobDemand, other: JobDemand) -> bool:
 
 
 def _are_equal(demand: JobDemand, other: JobDemand) -> bool:
-    return (demand.owner, demand.priority, demand.steps, demand.steps_left, demand.trade_offs) == (
-        other.owner,
-        other.priority,
-        other.steps,
-        other.steps_left,
-        other.trade_offs,
-    )
+    return _needs(demand) == _needs(other)
+
+
+def _needs(demand: JobDemand) -> tuple[object, ...]:
+    times_ns = (demand.startup_ns, demand.closing_ns)
+    return demand.owner, demand.priority, demand.steps, demand.steps_left, demand.trade_offs, times_ns

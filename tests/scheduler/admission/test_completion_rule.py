@@ -188,7 +188,7 @@ def test_operators_that_are_much_slower_than_foretold_leave_no_plan_that_needs_m
     controller.pool = replace(controller.pool, members=(replace(member, trade_offs=(whole, recomputing, copying)),))
     controller.send(measurement(trainer, 10_000))
     assert [point.iteration_ns for point in controller.pool.members[0].trade_offs] == [10_000, 10_300]
-    assert demand_of(controller.pool.members[0]).alone_ns == 10_000
+    assert demand_of(controller.pool, controller.pool.members[0]).alone_ns == 10_000
 
 
 def test_a_job_that_is_faster_beside_others_is_at_least_as_fast_alone() -> None:
@@ -344,5 +344,5 @@ def test_any_measured_latency_leaves_a_demand_whose_plans_are_in_order(
     member = replace(member, alone_ns=1_000_000, trade_offs=points)
     for compute_ns in measured_ns:
         _, member = observe(controller.pool, member, compute_ns)
-    demand = demand_of(member)  # which checks the order
+    demand = demand_of(controller.pool, member)  # which checks the order
     assert demand.alone_ns == min(point.iteration_ns for point in member.trade_offs)

@@ -48,7 +48,7 @@ def test_a_job_that_is_foretold_to_wait_does_not_start(planner: TimedPlanner, jo
     assert outlook is not None
     stages = {m.job.job: m.stage for m in controller.pool.members}
     member = _capture(controller, 9, regions, steps)
-    forecast = foretell_start(outlook, demand_of(member))
+    forecast = foretell_start(outlook, demand_of(controller.pool, member))
     assert forecast is not None
     started = member.stage is JobStage.RUNNING
     others_stay = stages == {m.job.job: m.stage for m in controller.pool.members if m.job.job != 9}
@@ -63,11 +63,11 @@ def test_a_job_that_would_slow_all_down_waits_and_one_that_fits_slows_nobody_dow
     first = _capture(controller, 1, 3, 100.0)
     outlook = outlook_of(controller.pool)
     assert outlook is not None
-    large = foretell_start(outlook, replace(demand_of(first), steps=10.0, steps_left=10.0))
+    large = foretell_start(outlook, replace(demand_of(controller.pool, first), steps=10.0, steps_left=10.0))
     assert large is not None
     assert (large.starts, large.slowdowns, large.ahead) == (False, (), 0)
-    small = replace(demand_of(first).trade_offs[-1], peak_bytes=1 << 20)
-    fitting = foretell_start(outlook, replace(demand_of(first), trade_offs=(small,)))
+    small = replace(demand_of(controller.pool, first).trade_offs[-1], peak_bytes=1 << 20)
+    fitting = foretell_start(outlook, replace(demand_of(controller.pool, first), trade_offs=(small,)))
     assert fitting is not None
     assert (fitting.starts, fitting.slowdowns) == (True, ((JobId(1), 1.0),))
 
@@ -77,8 +77,8 @@ def test_a_job_that_can_never_run_has_no_forecast() -> None:
     first = _capture(controller, 1, 4, 100.0)
     outlook = outlook_of(controller.pool)
     assert outlook is not None
-    huge = replace(demand_of(first).trade_offs[0], peak_bytes=1 << 40)
-    assert foretell_start(outlook, replace(demand_of(first), trade_offs=(huge,))) is None
+    huge = replace(demand_of(controller.pool, first).trade_offs[0], peak_bytes=1 << 40)
+    assert foretell_start(outlook, replace(demand_of(controller.pool, first), trade_offs=(huge,))) is None
 
 
 @pytest.mark.parametrize("rules", [{"sharing": Sharing.ANY_PRICE}])

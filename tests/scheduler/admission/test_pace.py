@@ -81,7 +81,7 @@ def test_job_that_is_asked_about_is_foretold_to_be_prepared_as_long_as_the_last_
     assert controller.pool.prepare_s == 3.0, "later jobs count more"
     outlook = outlook_of(controller.pool)
     assert outlook is not None
-    forecast = foretell_start(outlook, demand_of(controller.member(trainer)))
+    forecast = foretell_start(outlook, demand_of(controller.pool, controller.member(trainer)))
     assert forecast is not None
     assert outlook.prepare_s == 3.0
     assert forecast.end_ns >= 3e9 + 1e15

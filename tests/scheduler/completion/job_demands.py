@@ -13,11 +13,17 @@ from indb_tensile.scheduler.completion.set_forecasts import SetForecasts, Shared
 
 MIB = 1 << 20
 MS = 1_000_000
+_LEAST_STEPS = 1e-9  # a job that closes still counts as work that is not done
 
 
 @st.composite
-def job_demands(draw: st.DrawFn, number: int, *, owners: int = 1, priorities: int = 1) -> JobDemand:
-    """Return a demand whose plans cost little time, or a multiple of the time without plans, for less memory."""
+def job_demands(
+    draw: st.DrawFn, number: int, *, owners: int = 1, priorities: int = 1, starts_up: bool = True
+) -> JobDemand:
+    """Return a demand whose plans cost little time, or a multiple of the time without plans, for less memory.
+
+    With `starts_up` some jobs start up and close for a while.
+    """
     peak_bytes = draw(st.integers(50, 200)) * MIB
     compute_ns = draw(st.integers(1, 100)) * MS
     upload_ns = draw(st.integers(0, compute_ns // 3))
@@ -37,6 +43,7 @@ def job_demands(draw: st.DrawFn, number: int, *, owners: int = 1, priorities: in
             )
         )
     steps = draw(st.integers(1, 1000))
+    most_ns = draw(st.sampled_from([0, 0, 100, 3000])) * MS if starts_up else 0
     return JobDemand(
         job=JobId(number),
         owner=draw(st.integers(1, owners)),
@@ -44,14 +51,20 @@ def job_demands(draw: st.DrawFn, number: int, *, owners: int = 1, priorities: in
         steps=steps,
         steps_left=steps * draw(st.sampled_from([1.0, 1.0, 0.5, 0.01])),
         trade_offs=tuple(points),
+        startup_ns=most_ns * draw(st.floats(0, 1)) if most_ns else 0.0,
+        closing_ns=most_ns * draw(st.sampled_from([0.0, 0.1, 1.0])) if most_ns else 0.0,
     )
 
 
 @st.composite
-def set_forecasts(draw: st.DrawFn, most: int, *, owners: int = 1, priorities: int = 1) -> SetForecasts:
+def set_forecasts(
+    draw: st.DrawFn, most: int, *, owners: int = 1, priorities: int = 1, starts_up: bool = True
+) -> SetForecasts:
     """Return the forecasts of 1 to `most` jobs, each of which can run alone with all the memory it can use."""
     count = draw(st.integers(1, most))
-    demands = [draw(job_demands(k + 1, owners=owners, priorities=priorities)) for k in range(count)]
+    demands = [
+        draw(job_demands(k + 1, owners=owners, priorities=priorities, starts_up=starts_up)) for k in range(count)
+    ]
     largest = max(demand.trade_offs[0].peak_bytes for demand in demands)
     device = SharedDevice(
         budget_bytes=int(largest * draw(st.floats(1, 3))) + MIB,
@@ -93,6 +106,14 @@ def _runs(forecasts: SetForecasts, jobs: int) -> bool:
 
 
 def left_over(demands: Sequence[JobDemand], moment: ScheduleMoment) -> tuple[list[int], list[JobDemand]]:
-    """Return the numbers of the jobs that are not done, and their demands with the steps that are left."""
+    """Return the numbers of the jobs that are not done, and their demands with what is left of them."""
     numbers = list(members(moment.running | moment.waiting))
-    return numbers, [replace(demands[k], steps_left=moment.steps_left[k]) for k in numbers]
+    return numbers, [
+        replace(
+            demands[k],
+            startup_ns=moment.startup_ns[k],
+            steps_left=max(_LEAST_STEPS, moment.steps_left[k]),
+            closing_ns=moment.closing_ns[k],
+        )
+        for k in numbers
+    ]

@@ -1,0 +1,167 @@
+"""Foretold schedules whose jobs start up before their first step and close after their last one."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from indb_tensile.errors import InvariantError
+from indb_tensile.job import JobId
+from indb_tensile.scheduler.completion.choose_starts import StartChoice, choose_starts
+from indb_tensile.scheduler.completion.contention import Contention, of_cores
+from indb_tensile.scheduler.completion.demand import JobDemand, TradeOff
+from indb_tensile.scheduler.completion.foretell import ScheduleMoment, first_moment, start, until_next_end
+from indb_tensile.scheduler.completion.set_forecasts import SetForecasts, SharedDevice, members
+
+from .job_demands import MIB, MS, first_fit, in_turns, set_forecasts
+
+_NO_CONTENTION = Contention(points=((1, 1.0), (8, 1.0)))
+
+
+@given(forecasts=set_forecasts(5, starts_up=False))
+def test_without_start_times_each_job_advances_at_its_speed_in_the_whole_set(
+    forecasts: SetForecasts,
+) -> None:
+    running = _runnable(forecasts)
+    moment = first_moment(forecasts.demands, running)
+    times = forecasts.step_ns(running)
+    assert times is not None
+    passed_ns = min(moment.steps_left[k] * ns for k, ns in zip(members(running), times, strict=True))
+    following = until_next_end(moment, forecasts)
+    assert following is not None
+    assert following.now_ns == passed_ns
+    for k, ns in zip(members(running), times, strict=True):
+        done = moment.steps_left[k] - following.steps_left[k]
+        assert done * ns == pytest.approx(passed_ns)
+        assert bool(following.running >> k & 1) is (following.steps_left[k] > 0)
+
+
+@given(forecasts=set_forecasts(5))
+def test_no_job_is_done_before_it_has_started_up_done_its_steps_alone_and_closed(forecasts: SetForecasts) -> None:
+    for end in (in_turns(forecasts), first_fit(forecasts), _side_by_side(forecasts)):
+        for k, ns in enumerate(end.ends_ns):
+            demand = forecasts.demands[k]
+            least_ns = demand.startup_ns + demand.steps_left * demand.alone_ns + demand.closing_ns
+            assert ns >= least_ns * (1 - 1e-6) or not ns
+
+
+@given(forecasts=set_forecasts(5), later_ns=st.floats(1, 1e10))
+def test_if_all_jobs_start_up_for_longer_all_end_later_by_as_much(forecasts: SetForecasts, later_ns: float) -> None:
+    later = [replace(demand, startup_ns=demand.startup_ns + later_ns) for demand in forecasts.demands]
+    ends = _side_by_side(forecasts).ends_ns
+    later_ends = _side_by_side(SetForecasts(later, forecasts.device)).ends_ns
+    assert later_ends == pytest.approx([ns + later_ns if ns else 0.0 for ns in ends], rel=1e-6)
+
+
+@given(forecasts=set_forecasts(5), later_ns=st.floats(1, 1e10), data=st.data())
+def test_a_job_that_closes_for_longer_ends_later_by_as_much_and_no_other_job_ends_earlier(
+    forecasts: SetForecasts, later_ns: float, data: st.DataObject
+) -> None:
+    running = _runnable(forecasts)
+    slow = data.draw(st.sampled_from(members(running)))
+    demands = list(forecasts.demands)
+    demands[slow] = replace(demands[slow], closing_ns=demands[slow].closing_ns + later_ns)
+    ends = list(_side_by_side(forecasts).ends_ns)
+    later_ends = list(_side_by_side(SetForecasts(demands, forecasts.device), running).ends_ns)
+    assert later_ends.pop(slow) == pytest.approx(ends.pop(slow) + later_ns, rel=1e-6)
+    # Memory that it holds for longer can only slow them down.
+    assert all(late >= early * (1 - 1e-6) for early, late in zip(ends, later_ends, strict=True))
+
+
+def test_a_job_that_starts_up_slows_no_other_job_down() -> None:
+    turns = Contention(points=((1, 1.0), (2, 2.0)))
+    forecasts = _forecasts([_demand(1, 10), _demand(2, 10, startup=50)], contention=turns)
+    moment = until_next_end(first_moment(forecasts.demands, 0b11), forecasts)
+    assert moment is not None
+    # Alone for 50 ms, then side by side: the first has 50 ms of work left, and needs 100 ms for it.
+    assert (moment.running, moment.now_ns) == (0b10, 150 * MS)
+    assert moment.steps_left[1] == pytest.approx(5)
+
+
+def test_a_job_that_closes_slows_no_other_job_down() -> None:
+    turns = Contention(points=((1, 1.0), (2, 2.0)))
+    forecasts = _forecasts([_demand(1, 5, closing=500), _demand(2, 10)], contention=turns)
+    moment = until_next_end(first_moment(forecasts.demands, 0b11), forecasts)
+    assert moment is not None
+    # Side by side until the first has done its 5 steps, then alone.
+    assert (moment.running, moment.now_ns, moment.ends_ns) == (0b01, 150 * MS, (0.0, 150 * MS))
+
+
+def test_a_job_keeps_its_memory_while_it_starts_up() -> None:
+    squeezed = TradeOff(peak_bytes=50 * MIB, iteration_ns=20 * MS, compute_ns=10 * MS, stall_ns=10 * MS)
+    whole = TradeOff(peak_bytes=100 * MIB, iteration_ns=10 * MS, compute_ns=10 * MS)
+    demands = [replace(_demand(k, 10), trade_offs=(whole, squeezed)) for k in (1, 2)]
+    device = replace(_forecasts(demands).device, budget_bytes=100 * MIB)
+    assert SetForecasts(demands, device).part_step_ns(0b11, 0b01) == (20 * MS,)
+
+
+def test_a_known_time_of_a_set_corrects_its_parts_by_the_same_ratio() -> None:
+    demands = [_demand(1, 10), _demand(2, 10)]
+    device = _forecasts(demands, contention=Contention(points=((1, 1.0), (2, 2.0)))).device
+    forecasts = SetForecasts(demands, device, {0b11: (30.0 * MS, 20.0 * MS)})
+    assert forecasts.part_step_ns(0b11, 0b11) == (30 * MS, 20 * MS)
+    assert forecasts.part_step_ns(0b11, 0b01) == (15 * MS,)
+    assert forecasts.part_step_ns(0b11, 0b10) == (10 * MS,)
+    assert forecasts.part_step_ns(0b11, 0) == ()
+
+
+def test_short_jobs_that_start_up_for_long_run_in_a_wider_set_than_those_that_start_at_once() -> None:
+    quick = _choose([_demand(k, 50) for k in range(1, 9)])
+    assert len(quick.starts) == 2, "two cores are used by two jobs, and the others wait for less than beside them"
+    slow = _choose([_demand(k, 50, startup=200, closing=100) for k in range(1, 9)])
+    assert len(slow.starts) > 2
+    assert slow.makespan_ns < 4 * (500 + 200 + 100) * MS, "four waves of two"
+
+
+def test_long_jobs_run_in_a_narrow_set_although_they_start_up() -> None:
+    assert len(_choose([_demand(k, 5_000, startup=200, closing=100) for k in range(1, 9)]).starts) == 2
+
+
+@pytest.mark.parametrize(("startup_ns", "closing_ns"), [(-1.0, 0.0), (0.0, float("inf")), (float("nan"), 0.0)])
+def test_start_times_without_meaning_are_refused(startup_ns: float, closing_ns: float) -> None:
+    with pytest.raises(InvariantError, match="job 1: it starts up for"):
+        replace(_demand(1, 10), startup_ns=startup_ns, closing_ns=closing_ns)
+
+
+def _choose(demands: list[JobDemand]) -> StartChoice:
+    return choose_starts(_forecasts(demands, contention=of_cores(2, 1)), 0)
+
+
+def _demand(number: int, steps: int, *, startup: int = 0, closing: int = 0) -> JobDemand:
+    """Return a job of steps of 10 ms. The other times are in milliseconds."""
+    point = TradeOff(peak_bytes=10 * MIB, iteration_ns=10 * MS, compute_ns=10 * MS)
+    return JobDemand(
+        job=JobId(number),
+        owner=1,
+        priority=0,
+        steps=steps,
+        steps_left=steps,
+        trade_offs=(point,),
+        startup_ns=startup * MS,
+        closing_ns=closing * MS,
+    )
+
+
+def _forecasts(demands: list[JobDemand], *, contention: Contention = _NO_CONTENTION) -> SetForecasts:
+    device = SharedDevice(budget_bytes=1000 * MIB, region_bytes=MIB, contention=contention, max_slowdown=9.0)
+    return SetForecasts(demands, device)
+
+
+def _runnable(forecasts: SetForecasts) -> int:
+    """Return a set that can run: as many of the jobs as fit, in order."""
+    running = 0
+    for k in range(len(forecasts.demands)):
+        if forecasts.step_ns(running | 1 << k) is not None:
+            running |= 1 << k
+    return running
+
+
+def _side_by_side(forecasts: SetForecasts, jobs: int | None = None) -> ScheduleMoment:
+    """Return the moment at which all jobs of a set are done that start now. The other jobs go on waiting."""
+    moment = start(first_moment(forecasts.demands, 0), _runnable(forecasts) if jobs is None else jobs)
+    while moment.running:
+        following = until_next_end(moment, forecasts)
+        assert following is not None
+        moment = following
+    return moment
