@@ -25,6 +25,7 @@ from indb_tensile.scheduler.completion.choose_starts import (
 )
 from indb_tensile.scheduler.completion.demand import JobDemand, TradeOff
 from indb_tensile.scheduler.completion.set_forecasts import SetForecasts, SharedDevice, members
+from indb_tensile.scheduler.graph import Stage
 from indb_tensile.scheduler.planner import JobPlan
 
 _LEAST_STEPS = 1e-6  # a job at its end still counts as work that is not done
@@ -52,7 +53,7 @@ class StartRule:
         self._device = shared_device(pool, budget_bytes - apart_bytes)
         self._demands = tuple(demand_of(pool, m) for m in self._members)
         self._corrections: dict[int, tuple[float, ...]] = {}
-        self._forecasts = SetForecasts(self._demands, self._device)
+        self._forecasts = SetForecasts(self._demands, self._device, running=self._running)
         self.choice = self._first_choice(decision)
 
     def considers(self, job: JobId) -> bool:
@@ -88,7 +89,7 @@ class StartRule:
         ):
             return set(jobs) <= set(self.choice.starts)  # hardly slower, so no other choice has become clearly better
         self._corrections[together] = times
-        self._forecasts = SetForecasts(self._demands, self._device, self._corrections)
+        self._forecasts = SetForecasts(self._demands, self._device, self._corrections, self._running)
         self.choice = choose_starts(self._forecasts, self._running)
         return set(jobs) <= set(self.choice.starts)
 
@@ -253,8 +254,8 @@ def _foreseen_operators_ns(member: Member, plan: JobPlan) -> float:
     """Return the sum of the operators' latencies with which the plan's forecast was made.
 
     The workload's latencies are not these: measurements renew the forecast first, and new plans renew the latencies
-    first. The forecast's computation is the sum, multiplied by what the plan runs again, and divided by `graph_share`
-    in a round, where no iteration runs as a graph.
+    first. The forecast's computation is the sum without the uploads, multiplied by what the plan runs again, and
+    divided by `graph_share` in a round, where no iteration runs as a graph.
     """
     workload = member.workload
     compute_ns = float(plan.forecast.compute_ns or member.alone_ns)
@@ -263,7 +264,10 @@ def _foreseen_operators_ns(member: Member, plan: JobPlan) -> float:
     latency_ns = workload.latency_ns[0]
     if plan.part is not None:
         compute_ns *= workload.graph_share
-    executed_ns = sum(latency_ns[run.operator] / run.parts for run in plan.plans[0].executions)
+    operators, order = workload.graphs[0].operators, plan.plans[0].executions
+    runs = [(run.operator, run.parts) for run in order] or [(k, 1) for k in range(len(operators))]
+    computed = ((k, parts) for k, parts in runs if operators[k].stage is not Stage.UPLOAD)
+    executed_ns = sum(latency_ns[k] / parts for k, parts in computed)
     return compute_ns * sum(latency_ns) / executed_ns if executed_ns else compute_ns
 
 

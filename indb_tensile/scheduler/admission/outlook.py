@@ -77,9 +77,9 @@ def foretell_start(outlook: Outlook, job: JobDemand) -> StartForecast | None:
     None if the job could not even run alone, or if too many jobs wait for a forecast of its end.
     """
     demands = (*outlook.running, *outlook.waiting, replace(job, job=JobId(-1)))
-    forecasts = SetForecasts(demands, outlook.device)
     own = 1 << len(demands) - 1
     running = (1 << len(outlook.running)) - 1
+    forecasts = SetForecasts(demands, outlook.device, running=running)
     if forecasts.step_ns(own) is None:
         return None
     choice = choose_starts(forecasts, running)

@@ -125,7 +125,9 @@ def _question(pool: Pool, known: Sequence[Member]) -> ShiftQuestion:
     device = shared_device(pool, pool.budget_bytes - sum(m.granted_bytes for m in pool.at(JobStage.CALIBRATING)))
     ends_ns = foretold_fair_ends_ns(pool)
     return ShiftQuestion(
-        forecasts=SetForecasts(tuple(demand_of(pool, m) for m in known), device, {running: times} if times else None),
+        forecasts=SetForecasts(
+            tuple(demand_of(pool, m) for m in known), device, {running: times} if times else None, running
+        ),
         order=tuple(range(len(known))),
         fair_ends_ns=tuple(ends_ns.get(m.job.claim, float("inf")) for m in known),
         change_ns=tuple(change_ns(pool, m) for m in known),

@@ -60,9 +60,12 @@ class SetForecasts:
         demands: Sequence[JobDemand],
         device: SharedDevice,
         corrections: Mapping[int, tuple[float, ...]] | None = None,
+        running: int = 0,
     ) -> None:
+        """`running` is the set that runs now. It goes on, however slow its jobs are."""
         self.demands = tuple(demands)
         self.device = device
+        self._running = running
         self._known: dict[int, tuple[float, ...] | None] = dict(corrections or {})
         self._known_parts: dict[tuple[int, int], tuple[float, ...] | None] = {}
         self._known_estimates: dict[int, _Estimate | None] = {}
@@ -76,7 +79,8 @@ class SetForecasts:
     def step_ns(self, jobs: int) -> tuple[float, ...] | None:
         """Return the time of a step of each job of the set, in the order of the bits; None if the set cannot run.
 
-        A set cannot run if the jobs do not fit, or if a job would be slower than `max_slowdown` allows.
+        A set cannot run if the jobs do not fit, or if a job would be slower than `max_slowdown` allows, unless all of
+        the jobs run side by side now.
         """
         if jobs not in self._known:
             self._known[jobs] = self._forecast(jobs)
@@ -121,7 +125,7 @@ class SetForecasts:
         if estimate is None:
             return None
         times = self._as_measured(numbers, estimate.step_ns) if self._slow else estimate.step_ns
-        if len(numbers) > 1:
+        if len(numbers) > 1 and jobs & ~self._running:
             rows = zip(numbers, times, strict=True)
             if any(ns > self.device.max_slowdown * self._alone_ns[k] for k, ns in rows):
                 return None

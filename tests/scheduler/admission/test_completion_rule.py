@@ -14,8 +14,8 @@ from indb_tensile.scheduler.admission.pool import JobStage, Sharing, TrainerId
 from indb_tensile.scheduler.admission.trainer_assignment import MOST_OVERTAKEN
 from indb_tensile.scheduler.completion.contention import Contention
 from indb_tensile.scheduler.completion.demand import TradeOff
-from indb_tensile.scheduler.graph import OpIndex
-from indb_tensile.scheduler.plan import Execution, Infeasible
+from indb_tensile.scheduler.graph import OpIndex, Stage
+from indb_tensile.scheduler.plan import Execution, Infeasible, Plan
 from indb_tensile.scheduler.planner import JobPlan
 from indb_tensile.scheduler.timing.simulate import Forecast
 from indb_tensile.scheduler.workload import Workload
@@ -149,6 +149,26 @@ def test_step_is_foretold_by_the_latencies_of_its_forecast_and_not_by_those_of_t
     assert planned_step_ns(busy, recomputed, 1.0) == 2000, (
         "operators took 3,000 ns beside others and take 1,000 alone"
     )
+
+
+def test_the_upload_is_no_part_of_what_a_plan_computes() -> None:
+    controller = _controller(4)
+    _capture(controller, job(1), 4)
+    (member,) = controller.pool.members
+    plan, workload = member.plan, member.workload
+    assert plan is not None
+    assert workload is not None
+    computed, uploaded = graph(4, operators=2).operators
+    graphs = (replace(graph(4, operators=2), operators=(replace(uploaded, stage=Stage.UPLOAD), computed)),)
+    workload = replace(workload, graphs=graphs, latency_ns=((50, 1000),))
+    member = replace(member, workload=workload, alone_ns=1050)
+    forecast = replace(plan.forecast, iteration_ns=1020, compute_ns=1000, upload_ns=20)
+    plan = replace(plan, plans=(Plan(policy=plan.plans[0].policy),), forecast=forecast)
+    assert planned_step_ns(member, plan, 1.0) == 1020, "as the plan foretells, because nothing has changed since"
+    ordered = (Execution(operator=OpIndex(0)), Execution(operator=OpIndex(1)))
+    plan = replace(plan, plans=(replace(plan.plans[0], executions=ordered),))
+    assert planned_step_ns(member, plan, 1.0) == 1020
+    assert planned_step_ns(replace(member, alone_ns=2100), plan, 1.0) == 2020, "operators take twice as long"
 
 
 def test_steps_that_are_left_are_known_to_the_decision() -> None:

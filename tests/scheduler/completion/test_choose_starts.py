@@ -127,6 +127,21 @@ def test_no_job_becomes_slower_than_max_slowdown() -> None:
     assert _choice(pair, budget=130, max_slowdown=1.5).starts == (JobId(1),)
 
 
+def test_a_set_that_runs_goes_on_however_slow_it_is_and_no_job_joins_it() -> None:
+    jobs = [_demand(1, 100, steps=50), _demand(2, 100), _demand(3, 100)]
+    contention = Contention(points=((1, 1.0), (2, 4.0), (3, 6.0)))
+    device = SharedDevice(budget_bytes=400 * MIB, region_bytes=MIB, contention=contention, max_slowdown=3.0)
+    choice = choose_starts(SetForecasts(jobs, device, running=0b11), 0b11)
+    assert choice.starts == ()
+    # The first is done after 2 s. Then the second, with half of its work left, and the third run one after the other.
+    assert (choice.waiting_ns, choice.ends_ns[JobId(1)], choice.ends_ns[JobId(2)]) == (
+        3500 * MS,
+        2000 * MS,
+        2500 * MS,
+    )
+    assert choose_starts(SetForecasts(jobs, device), 0).starts == (JobId(1),), "no such set is formed"
+
+
 def test_a_short_job_of_another_owner_fills_a_gap_that_delays_nobody() -> None:
     jobs = [_demand(1, 100), _demand(2, 150), _demand(3, 50, steps=20, owner=2)]
     assert _choice(jobs, budget=150, running=0b001).starts == (JobId(3),)
