@@ -185,6 +185,8 @@ class Measured(Message, frozen=True, kw_only=True):
     """Means over the iterations of the training step that were sampled since the last report.
 
     `graph_share` is the time of an iteration as one CUDA graph, as a share of its time operator by operator.
+    `step_ns` is the mean time of a training step with all that lies between two iterations, such as evaluations; 0 if
+    no step has ended since.
     """
 
     job: JobId
@@ -194,6 +196,7 @@ class Measured(Message, frozen=True, kw_only=True):
     stall_ns: int
     peak_bytes: int
     graph_share: float = 1.0
+    step_ns: int = 0
 
 
 class Progressed(Message, frozen=True, kw_only=True):

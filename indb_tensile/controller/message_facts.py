@@ -81,6 +81,7 @@ def fact(trainer: TrainerId, message: Message) -> Event | None:  # noqa: C901 - 
                 stall_ns=message.stall_ns,
                 peak_bytes=message.peak_bytes,
                 graph_share=message.graph_share,
+                step_ns=max(0, message.step_ns),
             )
         case Finished(closing_s=closing_s):
             return Finish(trainer=trainer, closing_ns=_duration_ns(closing_s))

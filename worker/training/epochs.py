@@ -46,6 +46,7 @@ from .memory_corrections import MemoryCorrections
 from .progress_writer import PROGRESS_S, ProgressWriter
 from .publication import Trained
 from .remaining import EVALUATION_SHARE, Position, Remaining, Work
+from .step_duration import StepDuration
 from .trace_recording import TraceRecording
 from .trial_rungs import EpochFigures, TrialRungs, published_figures
 
@@ -94,6 +95,7 @@ class EpochLoop:
     _seconds_trained: float = 0.0
     _work: Work = field(init=False)
     _remaining: Remaining = field(init=False)
+    _step_duration: StepDuration = field(default_factory=StepDuration)
     _done_at: float = 0.0  # when the last step, or the work after the last epoch, ended
 
     def __post_init__(self) -> None:
@@ -187,9 +189,11 @@ class EpochLoop:
                 self.steps_done = step + 1
                 self._rows_trained += len(rows)
                 self._seconds_trained += time.monotonic() - started
-                self._measure()
+                steps_left = self._work.steps_left(Position(epochs=epoch, steps=step + 1))
+                self._step_duration.begin(steps_left)
+                self._measure(steps_left)
                 self._remaining.stepped(self._elapsed_s())
-                self.progress_writer.signs.steps_left = self._work.steps_left(Position(epochs=epoch, steps=step + 1))
+                self.progress_writer.signs.steps_left = steps_left
                 first_of_all = epoch == 0 and step == 0
                 progress = self._progress(step + 1, per_epoch, losses.mean())
                 self.progress_writer.report(progress, at_once=first_of_all)
@@ -281,14 +285,16 @@ class EpochLoop:
         Time in which the job is parked does not count.
         """
         self.corrections.look()
+        started = time.monotonic()
         parked_s = self._orders.follow()
+        self._step_duration.skip(time.monotonic() - started)
         if self.gathering is not None:
             self.gathering.end_turn()
         self._done_at += parked_s
         if self.trial is not None:
             self.trial.parked_s += parked_s
 
-    def _measure(self) -> None:
+    def _measure(self, steps_left: float) -> None:
         """Report the latencies of iterations to the controller, and less often those of operators to the catalog."""
         now = time.monotonic()
         if now < self._measured_at + CONTROLLER_REPORT_S:
@@ -307,6 +313,7 @@ class EpochLoop:
                 stall_ns=measured.stall_ns,
                 peak_bytes=measured.peak_bytes,
                 graph_share=measured.graph_share,
+                step_ns=self._step_duration.take_ns(steps_left),
             )
         )
         if now >= self._recorded_at + CATALOG_WRITE_S:

@@ -14,8 +14,8 @@ from dataclasses import replace
 
 from indb_tensile.job import JobId
 from indb_tensile.scheduler.admission.decision import Decision, planned
+from indb_tensile.scheduler.admission.overheads import state_bytes
 from indb_tensile.scheduler.admission.pool import JobStage, Member, Pool, Sharing
-from indb_tensile.scheduler.admission.start_times import state_bytes
 from indb_tensile.scheduler.completion.choose_starts import (
     HORIZON,
     MARGIN,
@@ -25,7 +25,7 @@ from indb_tensile.scheduler.completion.choose_starts import (
 )
 from indb_tensile.scheduler.completion.demand import JobDemand, TradeOff
 from indb_tensile.scheduler.completion.set_forecasts import SetForecasts, SharedDevice, members
-from indb_tensile.scheduler.graph import Stage
+from indb_tensile.scheduler.graph import OpIndex, Stage
 from indb_tensile.scheduler.planner import JobPlan
 
 _LEAST_STEPS = 1e-6  # a job at its end still counts as work that is not done
@@ -77,7 +77,9 @@ class StartRule:
         if any(plan is None for _, plan in chosen):
             return True
         slowdown = self._contention.slowdown(len(chosen))
-        times = tuple(planned_step_ns(member, plan, slowdown) for member, plan in chosen if plan is not None)
+        times = tuple(
+            planned_step_ns(self._pool, member, plan, slowdown) for member, plan in chosen if plan is not None
+        )
         alone = [self._demands[k].alone_ns for k in members(together)]
         if len(times) > 1 and any(
             ns > self._device.max_slowdown * least for ns, least in zip(times, alone, strict=True)
@@ -161,16 +163,19 @@ def demand_of(pool: Pool, member: Member) -> JobDemand:
     spec = member.job
     kind, size_bytes = _kind(member), state_bytes(planned(member).graphs[0])
     steps = max(member.steps_left, _LEAST_STEPS)
+    between_ns = pool.overheads.between_ns(kind, size_bytes)
     return JobDemand(
         job=spec.job,
         owner=spec.owner_oid,
         priority=spec.priority,
         steps=steps,
         steps_left=max(_LEAST_STEPS, member.steps_left),
-        trade_offs=member.trade_offs,
+        trade_offs=tuple(
+            point.with_steps_of(between_ns, computes=pool.prepares_on_device) for point in member.trade_offs
+        ),
         kind=kind,
         startup_ns=_startup_left_ns(pool, member, kind, size_bytes),
-        closing_ns=pool.start_times.closing_ns(kind, size_bytes),
+        closing_ns=pool.overheads.closing_ns(kind, size_bytes),
     )
 
 
@@ -179,11 +184,26 @@ def note_startup(decision: Decision, member: Member, took_ns: int | None) -> Mem
     if took_ns is None or member.stepped or member.workload is None or member.plan is None:
         return member
     slowdown = decision.pool.contention.slowdown(max(1, len(decision.pool.running_set.jobs)))
-    startup_ns = max(0.0, took_ns - planned_step_ns(member, member.plan, slowdown))
+    startup_ns = max(0.0, took_ns - planned_step_ns(decision.pool, member, member.plan, slowdown))
     kind, size_bytes = _kind(member), state_bytes(member.workload.graphs[0])
-    times = decision.pool.start_times.started(kind, size_bytes, startup_ns)
-    decision.pool = replace(decision.pool, start_times=times)
+    times = decision.pool.overheads.started(kind, size_bytes, startup_ns)
+    decision.pool = replace(decision.pool, overheads=times)
     return decision.put(replace(member, stepped=True))
+
+
+def note_between(decision: Decision, member: Member, step_ns: int, iteration_ns: int, compute_ns: int) -> None:
+    """Remember how long the member's kind takes between two iterations, from means of a step and of an iteration.
+
+    Where other jobs slow that down, they slow it down as much as the iteration's operators, which took `compute_ns`.
+    """
+    if member.workload is None or not 0 < iteration_ns < step_ns:
+        return
+    took_ns = float(step_ns - iteration_ns)
+    if decision.pool.prepares_on_device and compute_ns > 0:
+        took_ns *= min(1.0, member.alone_ns / compute_ns)
+    kind, size_bytes = _kind(member), state_bytes(member.workload.graphs[0])
+    times = decision.pool.overheads.stepped(kind, size_bytes, took_ns)
+    decision.pool = replace(decision.pool, overheads=times)
 
 
 def note_closing(decision: Decision, member: Member, took_ns: int | None) -> None:
@@ -191,8 +211,8 @@ def note_closing(decision: Decision, member: Member, took_ns: int | None) -> Non
     if took_ns is None or member.workload is None:
         return
     kind, size_bytes = _kind(member), state_bytes(member.workload.graphs[0])
-    times = decision.pool.start_times.closed(kind, size_bytes, float(took_ns))
-    decision.pool = replace(decision.pool, start_times=times)
+    times = decision.pool.overheads.closed(kind, size_bytes, float(took_ns))
+    decision.pool = replace(decision.pool, overheads=times)
 
 
 def _startup_left_ns(pool: Pool, member: Member, kind: str, size_bytes: int) -> float:
@@ -200,7 +220,7 @@ def _startup_left_ns(pool: Pool, member: Member, kind: str, size_bytes: int) -> 
     if member.stepped or (member.trains and member.steps_left < member.steps):
         return 0.0
     passed_ns = (pool.now_s - member.sent_s) * 1e9 if member.generation else 0.0
-    return max(0.0, pool.start_times.startup_ns(kind, size_bytes) - max(0.0, passed_ns))
+    return max(0.0, pool.overheads.startup_ns(kind, size_bytes) - max(0.0, passed_ns))
 
 
 def observe(pool: Pool, member: Member, compute_ns: int) -> tuple[Pool, Member]:
@@ -238,8 +258,21 @@ def _kind(member: Member) -> str:
     return planned(member).graphs[0].signature or f"job {member.job.job}"
 
 
-def planned_step_ns(member: Member, plan: JobPlan, slowdown: float) -> float:
+def planned_step_ns(pool: Pool, member: Member, plan: JobPlan, slowdown: float) -> float:
     """Return the time of a step under this plan, whose latencies may contain the contention of an earlier set."""
+    point = planned_point(member, plan).with_steps_of(between_ns(pool, member), computes=pool.prepares_on_device)
+    return point.beside_others_ns(slowdown)
+
+
+def between_ns(pool: Pool, member: Member) -> float:
+    """Return the time between two iterations of this job, alone on the device."""
+    if not pool.overheads.kinds or member.workload is None:
+        return 0.0
+    return pool.overheads.between_ns(_kind(member), state_bytes(member.workload.graphs[0]))
+
+
+def planned_point(member: Member, plan: JobPlan) -> TradeOff:
+    """Return the memory and the time of an iteration under this plan, alone on the device."""
     forecast = plan.forecast
     point = TradeOff(
         peak_bytes=plan.peak_bytes,
@@ -247,7 +280,7 @@ def planned_step_ns(member: Member, plan: JobPlan, slowdown: float) -> float:
         compute_ns=forecast.compute_ns,
         stall_ns=forecast.stall_out_ns + forecast.stall_in_ns,
     )
-    return scaled_by(point, member.alone_ns / _foreseen_operators_ns(member, plan)).beside_others_ns(slowdown)
+    return scaled_by(point, member.alone_ns / _foreseen_operators_ns(member, plan))
 
 
 def _foreseen_operators_ns(member: Member, plan: JobPlan) -> float:
@@ -265,7 +298,7 @@ def _foreseen_operators_ns(member: Member, plan: JobPlan) -> float:
     if plan.part is not None:
         compute_ns *= workload.graph_share
     operators, order = workload.graphs[0].operators, plan.plans[0].executions
-    runs = [(run.operator, run.parts) for run in order] or [(k, 1) for k in range(len(operators))]
+    runs = [(run.operator, run.parts) for run in order] or [(OpIndex(k), 1) for k in range(len(operators))]
     computed = ((k, parts) for k, parts in runs if operators[k].stage is not Stage.UPLOAD)
     executed_ns = sum(latency_ns[k] / parts for k, parts in computed)
     return compute_ns * sum(latency_ns) / executed_ns if executed_ns else compute_ns

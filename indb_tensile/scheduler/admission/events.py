@@ -91,7 +91,8 @@ class Holding:
 class Measurement:
     """The measurements of the training step's iterations since the last report.
 
-    `graph_share` is that of `Workload`.
+    `graph_share` is that of `Workload`. `step_ns` is the mean time of a step with all that lies between two
+    iterations; 0: not known.
     """
 
     trainer: TrainerId
@@ -101,6 +102,7 @@ class Measurement:
     stall_ns: int
     peak_bytes: int
     graph_share: float = 1.0
+    step_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

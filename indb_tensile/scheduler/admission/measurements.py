@@ -9,7 +9,7 @@ count for plans and for contention. Later ones do: if jobs come all the time, th
 from dataclasses import replace
 
 from indb_tensile.scheduler.admission.admission_orders import RecordMeasurement
-from indb_tensile.scheduler.admission.completion_rule import observe
+from indb_tensile.scheduler.admission.completion_rule import note_between, observe
 from indb_tensile.scheduler.admission.decision import Decision
 from indb_tensile.scheduler.admission.events import (
     Adoption,
@@ -62,7 +62,9 @@ def record_measurement(decision: Decision, measurement: Measurement) -> None:
     decision.pool = replace(decision.pool, losses=0, claim_pause_ticks=0)  # a measurement shows that the device works
     if _is_disturbed(decision, member):
         return
-    decision.pool, member = observe(decision.pool, member, sum(measurement.latency_ns))
+    compute_ns = sum(measurement.latency_ns)
+    decision.pool, member = observe(decision.pool, member, compute_ns)
+    note_between(decision, member, measurement.step_ns, measurement.iteration_ns, compute_ns)
     # Operators were calibrated alone, so the first measurement beside other jobs replaces the calibrated latency
     weight = NEW_WEIGHT if member.measured else 1.0
     corrected_ns = correct(member.corrected_ns, measurement.latency_ns, weight)

@@ -1,14 +1,15 @@
-"""How much longer than their iterations jobs take, from what they have shown here.
+"""How much longer than was foretold jobs take, from what they have shown here.
 
-Iterations are simulated and measured. Between them a job also adopts plans, saves checkpoints and reports, and
-before its first one it is read, captured and copied to the device. Forecasts of when jobs are done contain both:
+Steps are foretold from iterations, and from what lies between two of them. A job also adopts plans, and before its
+first step it is read, captured and copied to the device. Forecasts of when jobs are done contain both:
 
 - the *pace* of a job that trains: the time since its turn began over the time that was foretold for the steps it has
   done since, with the jobs that were beside it. The pace of the whole training may differ, so it has bounds.
 - the *preparation* of a job: from its claim until it follows its first plan, without the time for which it waits
   between its capture and the sending of that plan. The mean over the last jobs stands for the next one's.
 
-Decisions do not use them: what is between iterations is not slowed down by memory or by other jobs in the same way.
+Decisions do not use them. They know what lies between iterations by kind of job (overheads.py). The pace also
+contains what happens once, such as a change of plans: memory and other jobs do not slow that down in the same way.
 """
 
 from dataclasses import replace
@@ -42,7 +43,7 @@ def add_steps(decision: Decision, member: Member, steps_left: float) -> Member:
     running = pool.running_set
     slowdown = pool.contention.slowdown(max(1, len(running.jobs) + running.preparing))
     return decision.put(
-        replace(member, foretold_ns=member.foretold_ns + done * planned_step_ns(member, member.plan, slowdown))
+        replace(member, foretold_ns=member.foretold_ns + done * planned_step_ns(pool, member, member.plan, slowdown))
     )
 
 

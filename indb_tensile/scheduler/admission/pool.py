@@ -9,7 +9,7 @@ from typing import NewType, Protocol, Self
 
 from indb_tensile.errors import InvariantError, TensileError
 from indb_tensile.job import Blame, ClaimedJob, ClaimToken, JobId
-from indb_tensile.scheduler.admission.start_times import StartTimes
+from indb_tensile.scheduler.admission.overheads import Overheads
 from indb_tensile.scheduler.completion.choose_starts import KnownChoice
 from indb_tensile.scheduler.completion.contention import Contention
 from indb_tensile.scheduler.completion.demand import TradeOff
@@ -288,7 +288,7 @@ class Pool:
     first_step_s: float = 300.0  # a job that is ready for longer has its first quantum before others go on
     now_s: float = 0.0  # the time of the last tick
     prepare_s: float | None = None  # how long the last jobs took from their claims to their first plans (pace.py)
-    start_times: StartTimes = field(default_factory=StartTimes)
+    overheads: Overheads = field(default_factory=Overheads)
     time_of_day: str = ""  # now_s for people
     fair_clock_ns: float = 0.0  # the work that the fair schedule has done
     drift_threshold: float = 0.2

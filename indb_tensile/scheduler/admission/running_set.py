@@ -12,7 +12,7 @@ the set down like one more job, and the set is foretold anew whenever their numb
 from dataclasses import replace
 
 from indb_tensile.scheduler.admission.admission_orders import LeaveSet, RecordSet
-from indb_tensile.scheduler.admission.completion_rule import planned_step_ns
+from indb_tensile.scheduler.admission.completion_rule import between_ns, planned_step_ns
 from indb_tensile.scheduler.admission.decision import Decision
 from indb_tensile.scheduler.admission.pool import Interrupted, JobStage, Member, Pool, RunningSet
 
@@ -26,7 +26,7 @@ def watch(decision: Decision) -> None:
     if (jobs, preparing) == (before.jobs, before.preparing):
         return
     slowdown = pool.contention.slowdown(max(1, len(jobs) + preparing))
-    throughput = sum(_foretold_speed(member, slowdown) for member in training)
+    throughput = sum(_foretold_speed(pool, member, slowdown) for member in training)
     for member in pool.members:
         away = member.stage is not JobStage.ENDING or isinstance(member.outcome, Interrupted)
         if away and member.job.job in before.jobs and member.job.job not in jobs:
@@ -47,7 +47,7 @@ def measured_throughput(decision: Decision, member: Member, iteration_ns: int) -
     running_set = decision.pool.running_set
     if member.job.job not in running_set.jobs or iteration_ns <= 0:
         return None
-    speeds = dict(running_set.speeds) | {member.job.job: _alone_ns(member) / iteration_ns}
+    speeds = dict(running_set.speeds) | {member.job.job: _measured_speed(decision.pool, member, iteration_ns)}
     decision.pool = replace(decision.pool, running_set=replace(running_set, speeds=tuple(sorted(speeds.items()))))
     return sum(speeds.values()) if len(speeds) == len(running_set.jobs) else None
 
@@ -65,11 +65,22 @@ def _preparing(pool: Pool) -> int:
     return entering + len(pool.at(JobStage.CAPTURING, JobStage.CALIBRATING))
 
 
-def _foretold_speed(member: Member, slowdown: float) -> float:
+def _measured_speed(pool: Pool, member: Member, iteration_ns: int) -> float:
+    """Return the speed relative to alone. What lies between iterations takes as long as alone, except where it is
+    slowed down like the iteration.
+    """
+    alone_ns = _alone_ns(member)
+    if pool.prepares_on_device:
+        return alone_ns / iteration_ns
+    rest_ns = between_ns(pool, member)
+    return (alone_ns + rest_ns) / (iteration_ns + rest_ns)
+
+
+def _foretold_speed(pool: Pool, member: Member, slowdown: float) -> float:
     plan = member.target.plan if member.target is not None else member.plan
     if plan is None:
         return 0.0
-    return _alone_ns(member) / planned_step_ns(member, plan, slowdown)
+    return (_alone_ns(member) + between_ns(pool, member)) / planned_step_ns(pool, member, plan, slowdown)
 
 
 def _alone_ns(member: Member) -> float:

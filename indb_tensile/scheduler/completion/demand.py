@@ -4,7 +4,7 @@ The times are those of the job alone on the device. contention.py says how much 
 its first step a job starts up, and after its last one it closes: it then has its memory and computes nothing.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from indb_tensile.errors import InvariantError
 from indb_tensile.job import JobId
@@ -14,9 +14,9 @@ from indb_tensile.job import JobId
 class TradeOff:
     """One plan of a job: the memory that the plan needs, and the mean time of a training step alone on the device.
 
-    `iteration_ns` is the sum of `compute_ns`, `stall_ns` (waits for copies of swapped tensors) and the upload of the
-    batch. In each step, copies of swapped tensors occupy the lane to the host for `out_ns` and the lane to the device
-    for `in_ns`.
+    `iteration_ns` is the sum of `compute_ns`, `stall_ns` (waits for copies of swapped tensors), the upload of the
+    batch, and what lies between two iterations. In each step, copies of swapped tensors occupy the lane to the host
+    for `out_ns` and the lane to the device for `in_ns`.
     """
 
     peak_bytes: int
@@ -25,6 +25,17 @@ class TradeOff:
     stall_ns: int = 0
     out_ns: int = 0
     in_ns: int = 0
+
+    def with_steps_of(self, between_ns: float, *, computes: bool) -> "TradeOff":
+        """Return the same plan with this time between two iterations as part of the step.
+
+        With `computes` it is slowed down like operators, because it needs what the device computes with.
+        """
+        if between_ns <= 0:
+            return self
+        added_ns = round(between_ns)
+        compute_ns = self.compute_ns + (added_ns if computes else 0)
+        return replace(self, iteration_ns=self.iteration_ns + added_ns, compute_ns=compute_ns)
 
     def beside_others_ns(self, slowdown: float) -> float:
         """Return the time of a step whose operators take `slowdown` times as long as alone.

@@ -142,11 +142,15 @@ def test_step_is_foretold_by_the_latencies_of_its_forecast_and_not_by_those_of_t
     assert plan is not None
     assert workload is not None
     busy = replace(member, workload=replace(workload, latency_ns=((10_000,),)))
-    assert planned_step_ns(busy, plan, 1.0) == planned_step_ns(member, plan, 1.0) == 1000
+    assert (
+        planned_step_ns(controller.pool, busy, plan, 1.0)
+        == planned_step_ns(controller.pool, member, plan, 1.0)
+        == 1000
+    )
     twice = replace(plan.plans[0], executions=(Execution(operator=OpIndex(0)),) * 2)
     forecast = replace(plan.forecast, iteration_ns=6000, compute_ns=6000)
     recomputed = replace(plan, plans=(twice, *plan.plans[1:]), forecast=forecast)
-    assert planned_step_ns(busy, recomputed, 1.0) == 2000, (
+    assert planned_step_ns(controller.pool, busy, recomputed, 1.0) == 2000, (
         "operators took 3,000 ns beside others and take 1,000 alone"
     )
 
@@ -164,11 +168,15 @@ def test_the_upload_is_no_part_of_what_a_plan_computes() -> None:
     member = replace(member, workload=workload, alone_ns=1050)
     forecast = replace(plan.forecast, iteration_ns=1020, compute_ns=1000, upload_ns=20)
     plan = replace(plan, plans=(Plan(policy=plan.plans[0].policy),), forecast=forecast)
-    assert planned_step_ns(member, plan, 1.0) == 1020, "as the plan foretells, because nothing has changed since"
+    assert planned_step_ns(controller.pool, member, plan, 1.0) == 1020, (
+        "as the plan foretells, because nothing has changed since"
+    )
     ordered = (Execution(operator=OpIndex(0)), Execution(operator=OpIndex(1)))
     plan = replace(plan, plans=(replace(plan.plans[0], executions=ordered),))
-    assert planned_step_ns(member, plan, 1.0) == 1020
-    assert planned_step_ns(replace(member, alone_ns=2100), plan, 1.0) == 2020, "operators take twice as long"
+    assert planned_step_ns(controller.pool, member, plan, 1.0) == 1020
+    assert planned_step_ns(controller.pool, replace(member, alone_ns=2100), plan, 1.0) == 2020, (
+        "operators take twice as long"
+    )
 
 
 def test_steps_that_are_left_are_known_to_the_decision() -> None:

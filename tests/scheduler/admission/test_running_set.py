@@ -1,11 +1,12 @@
 """The system throughput of the jobs that train is foretold with the jobs that are prepared beside them."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from indb_tensile.job import ClaimToken, JobId
-from indb_tensile.scheduler.admission.admission_orders import LeaveSet, Order, RecordSet
+from indb_tensile.scheduler.admission.admission_orders import LeaveSet, Order, RecordMeasurement, RecordSet
 from indb_tensile.scheduler.admission.events import Adoption, Exit, Failure, Finish, Parking, PauseChange
 from indb_tensile.scheduler.admission.pool import Fault, TrainerId
 from indb_tensile.scheduler.completion.contention import of_cores
@@ -71,6 +72,22 @@ def test_speeds_that_were_measured_stay_while_another_job_is_prepared() -> None:
     assert len(speeds) == 2
     controller.claim(job(3))
     assert (controller.pool.running_set.speeds, controller.pool.running_set.preparing) == (speeds, 1)
+
+
+@pytest.mark.parametrize(("on_device", "throughput"), [(False, 4 / 3), (True, 1.0)])
+def test_what_lies_between_iterations_counts_in_the_speed_unless_it_is_slowed_down_with_them(
+    on_device: bool, throughput: float
+) -> None:
+    controller = Watched(prepares_on_device=on_device)
+    trainers = [controller.start(1, 4)]
+    alone = replace(measurement(trainers[0], 1000), step_ns=2000)
+    controller.send_twice(alone)
+    trainers.append(controller.start(2, 4))
+    for trainer in trainers:
+        beside = replace(alone, trainer=trainer, latency_ns=(2000,), iteration_ns=2000, step_ns=0)
+        controller.send_twice(beside)
+    (recorded,) = orders_of_type(controller.orders, RecordMeasurement)
+    assert recorded.throughput == pytest.approx(throughput)
 
 
 def test_job_that_is_away_is_in_no_set() -> None:

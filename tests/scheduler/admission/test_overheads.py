@@ -1,4 +1,4 @@
-"""What jobs take before their first step and after their last one is remembered by kind, and foretold."""
+"""What jobs take besides their iterations is remembered by kind, and foretold."""
 
 from dataclasses import replace
 
@@ -7,45 +7,53 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile.errors import InvariantError
-from indb_tensile.scheduler.admission.completion_rule import demand_of
-from indb_tensile.scheduler.admission.events import Finish, StepsLeft, Tick
+from indb_tensile.scheduler.admission.completion_rule import demand_of, planned_step_ns
+from indb_tensile.scheduler.admission.events import Finish, Measurement, StepsLeft, Tick
+from indb_tensile.scheduler.admission.overheads import KindOverheads, Overheads
 from indb_tensile.scheduler.admission.pool import Member, Sharing, TrainerId
-from indb_tensile.scheduler.admission.start_times import KindTimes, StartTimes
 from indb_tensile.scheduler.completion.contention import of_cores
+from indb_tensile.scheduler.completion.demand import JobDemand
 from tests.scheduler.admission.fake_controller import FakeController, job
 
 _SECOND_NS = 1_000_000_000
 
 
 def test_nothing_is_foretold_until_a_job_was_measured() -> None:
-    assert StartTimes().startup_ns("a", 100) == StartTimes().closing_ns("a", 100) == 0.0
+    assert Overheads().startup_ns("a", 100) == Overheads().closing_ns("a", 100) == 0.0
 
 
 def test_a_kind_that_was_not_measured_has_the_times_of_the_kind_with_the_nearest_state() -> None:
-    times = StartTimes().started("small", 10, 1.0).started("large", 1000, 50.0).closed("large", 1000, 7.0)
+    times = Overheads().started("small", 10, 1.0).started("large", 1000, 50.0).closed("large", 1000, 7.0)
     assert [times.startup_ns("new", size) for size in (0, 100, 900)] == [1.0, 1.0, 50.0]
     assert times.startup_ns("large", 10) == 50.0, "its own kind counts more than the size"
     assert times.closing_ns("small", 10) == 7.0, "only the large kind has closed"
 
 
 def test_a_shorter_time_counts_at_once_and_a_longer_one_a_little() -> None:
-    times = StartTimes().started("a", 1, 8.0).started("a", 1, 4.0)
+    times = Overheads().started("a", 1, 8.0).started("a", 1, 4.0)
     assert times.startup_ns("a", 1) == 4.0
     assert times.started("a", 1, 8.0).startup_ns("a", 1) == 5.0
 
 
+def test_what_lies_between_iterations_is_a_mean_of_both_directions() -> None:
+    times = Overheads().stepped("a", 1, 8.0).stepped("a", 1, 4.0)
+    assert times.between_ns("a", 1) == 6.0
+    assert times.stepped("a", 1, 8.0).between_ns("a", 1) == 7.0
+
+
 @given(took=st.lists(st.tuples(st.sampled_from("abc"), st.floats(0, 1e12)), max_size=20))
 def test_times_stay_between_the_least_and_the_largest_that_were_measured(took: list[tuple[str, float]]) -> None:
-    times = StartTimes()
+    times = Overheads()
     for kind, ns in took:
-        times = times.started(kind, 1, ns)
+        times = times.started(kind, 1, ns).stepped(kind, 1, ns)
     for kind in {kind for kind, _ in took}:
         own = [ns for name, ns in took if name == kind]
-        assert min(own) <= times.startup_ns(kind, 1) <= max(own)
+        for mean_ns in (times.startup_ns(kind, 1), times.between_ns(kind, 1)):
+            assert min(own) * (1 - 1e-9) <= mean_ns <= max(own) * (1 + 1e-9)
 
 
 def test_the_kinds_that_were_measured_last_are_kept() -> None:
-    times = StartTimes()
+    times = Overheads()
     for number in range(100):
         times = times.started(f"kind {number}", number, float(number))
     assert len(times.kinds) == 64
@@ -56,7 +64,7 @@ def test_the_kinds_that_were_measured_last_are_kept() -> None:
 @pytest.mark.parametrize("ns", [-1.0, float("nan"), float("inf")])
 def test_times_without_meaning_are_refused(ns: float) -> None:
     with pytest.raises(InvariantError, match="jobs of the kind a take"):
-        KindTimes(kind="a", state_bytes=1, startup_ns=ns)
+        KindOverheads(kind="a", state_bytes=1, startup_ns=ns)
 
 
 def test_the_first_step_of_a_job_tells_how_long_jobs_start_up() -> None:
@@ -92,9 +100,65 @@ def test_the_end_of_a_job_tells_how_long_jobs_close() -> None:
     assert demand_of(controller.pool, waiting).closing_ns == 500.0
 
 
-def _running() -> tuple[FakeController, TrainerId]:
+def test_on_a_processor_what_lies_between_iterations_is_slowed_down_like_operators() -> None:
+    controller, trainer = _running(prepares_on_device=True)
+    _measure(controller, trainer, compute_ns=1000, iteration_ns=1000, step_ns=1400)
+    point = _demand(controller, trainer).trade_offs[0]
+    assert (point.iteration_ns, point.compute_ns, point.beside_others_ns(2.0)) == (1400, 1400, 2800)
+    member = controller.pool.of_trainer(trainer)
+    assert member is not None
+    assert member.plan is not None
+    assert planned_step_ns(controller.pool, member, member.plan, 2.0) == 2800
+
+
+def test_a_time_between_iterations_beside_other_jobs_is_reduced_like_the_operators() -> None:
+    controller, trainer = _running(prepares_on_device=True)
+    controller.start(2, 2)
+    _measure(controller, trainer, compute_ns=2000, iteration_ns=2000, step_ns=2800)
+    assert _demand(controller, trainer).trade_offs[0].iteration_ns == 1400
+
+
+def test_on_another_device_what_lies_between_iterations_is_as_long_beside_others_as_alone() -> None:
+    controller, trainer = _running()
+    _measure(controller, trainer, compute_ns=1000, iteration_ns=1000, step_ns=1400)
+    point = _demand(controller, trainer).trade_offs[0]
+    assert (point.iteration_ns, point.compute_ns, point.beside_others_ns(2.0)) == (1400, 1000, 2400)
+
+
+def test_a_step_that_is_not_longer_than_its_iteration_tells_nothing() -> None:
+    controller, trainer = _running()
+    for step_ns in (0, 900, 1000):
+        _measure(controller, trainer, compute_ns=1000, iteration_ns=1000, step_ns=step_ns)
+    assert controller.pool.overheads == Overheads()
+
+
+def _measure(
+    controller: FakeController, trainer: TrainerId, *, compute_ns: int, iteration_ns: int, step_ns: int
+) -> None:
+    controller.send_twice(
+        Measurement(
+            trainer=trainer,
+            generation=1,
+            latency_ns=(compute_ns,),
+            iteration_ns=iteration_ns,
+            stall_ns=0,
+            peak_bytes=1,
+            step_ns=step_ns,
+        )
+    )
+
+
+def _demand(controller: FakeController, trainer: TrainerId) -> JobDemand:
+    member = controller.pool.of_trainer(trainer)
+    assert member is not None
+    return demand_of(controller.pool, member)
+
+
+def _running(*, prepares_on_device: bool = False) -> tuple[FakeController, TrainerId]:
     """Return a controller with one running job of many steps of 1,000 ns, and the job's trainer."""
-    controller = FakeController(20, sharing=Sharing.COMPLETION, contention=of_cores(2, 1))
+    controller = FakeController(
+        20, sharing=Sharing.COMPLETION, contention=of_cores(2, 1), prepares_on_device=prepares_on_device
+    )
     trainer = controller.claim(job(1))
     controller.capture(trainer, 2, steps=1e9)
     controller.adopt_all()

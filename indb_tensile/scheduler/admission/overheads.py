@@ -1,0 +1,108 @@
+"""What jobs of each kind take besides their iterations, from what they have shown here.
+
+Trainers measure three times: from the order to start until the first step has ended; of a step, what lies between its
+iteration and the next one (the loop, the batch, the evaluation, reports and checkpoints); and from the end of the
+training until the version is published. A job that starts up or closes has its memory and computes nothing, and
+foretold schedules (completion/foretell.py) count it so. What lies between iterations is part of a step.
+
+A start beside other jobs takes longer than alone, because processors are shared. So a shorter time of starting up or
+closing counts at once, and a longer one a little. What lies between iterations is measured as a time alone, so both
+count equally. Of a job whose kind has not been measured, the times are those of the known kind with the
+nearest size of the state: creating the state and copying it to the device is what takes long. Until any job has been
+measured, all times are 0.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from indb_tensile.errors import InvariantError
+from indb_tensile.scheduler.graph import StepGraph
+
+_LONGER_WEIGHT = 0.25  # of a time that is longer than the known one
+_WEIGHT = 0.5
+_MOST_KINDS = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KindOverheads:
+    """What jobs of one kind take besides their iterations. None: not measured yet.
+
+    `state_bytes` is the size of their state. `between_ns` is a step's time without its iteration.
+    """
+
+    kind: str
+    state_bytes: int
+    startup_ns: float | None = None
+    between_ns: float | None = None
+    closing_ns: float | None = None
+
+    def __post_init__(self) -> None:
+        for ns in (self.startup_ns, self.between_ns, self.closing_ns):
+            if ns is not None and not 0 <= ns < float("inf"):
+                raise InvariantError(f"jobs of the kind {self.kind} take {ns} ns")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overheads:
+    """The overheads of all kinds that were measured, the latest last."""
+
+    kinds: tuple[KindOverheads, ...] = ()
+
+    def startup_ns(self, kind: str, state_bytes: int) -> float:
+        """Return the time from the order to start until the first step begins, of a job of this kind and size."""
+        return self._known(kind, state_bytes, lambda times: times.startup_ns)
+
+    def between_ns(self, kind: str, state_bytes: int) -> float:
+        """Return the time of a step without its iteration, alone on the device."""
+        return self._known(kind, state_bytes, lambda times: times.between_ns)
+
+    def closing_ns(self, kind: str, state_bytes: int) -> float:
+        """Return the time from the end of the training until the version is published."""
+        return self._known(kind, state_bytes, lambda times: times.closing_ns)
+
+    def started(self, kind: str, state_bytes: int, took_ns: float) -> "Overheads":
+        """Return the times after a job of this kind has started up for so long."""
+        times = self._of(kind, state_bytes)
+        return self._with(replace(times, startup_ns=_mean(times.startup_ns, took_ns)))
+
+    def stepped(self, kind: str, state_bytes: int, took_ns: float) -> "Overheads":
+        """Return the times after the steps of a job of this kind took so long without their iterations."""
+        times = self._of(kind, state_bytes)
+        return self._with(
+            replace(times, between_ns=_mean(times.between_ns, took_ns, longer=_WEIGHT, shorter=_WEIGHT))
+        )
+
+    def closed(self, kind: str, state_bytes: int, took_ns: float) -> "Overheads":
+        """Return the times after a job of this kind has closed for so long."""
+        times = self._of(kind, state_bytes)
+        return self._with(replace(times, closing_ns=_mean(times.closing_ns, took_ns)))
+
+    def _known(self, kind: str, state_bytes: int, measure: Callable[[KindOverheads], float | None]) -> float:
+        known = [(times, ns) for times in self.kinds if (ns := measure(times)) is not None]
+        _, took_ns = min(
+            known,
+            key=lambda row: (row[0].kind != kind, abs(row[0].state_bytes - state_bytes), row[0].kind),
+            default=(None, 0.0),
+        )
+        return took_ns
+
+    def _of(self, kind: str, state_bytes: int) -> KindOverheads:
+        known = (times for times in self.kinds if times.kind == kind)
+        return next(known, KindOverheads(kind=kind, state_bytes=state_bytes))
+
+    def _with(self, times: KindOverheads) -> "Overheads":
+        others = tuple(known for known in self.kinds if known.kind != times.kind)
+        return Overheads(kinds=(*others, times)[-_MOST_KINDS:])
+
+
+def state_bytes(graph: StepGraph) -> int:
+    """Return the size of the state: of what lives across iterations."""
+    return sum(tensor.size_bytes for tensor in graph.tensors if tensor.persistent)
+
+
+def _mean(known_ns: float | None, took_ns: float, *, longer: float = _LONGER_WEIGHT, shorter: float = 1.0) -> float:
+    """Return the mean of the known and the latest time. The latter has one of two weights."""
+    if known_ns is None:
+        return took_ns
+    weight = longer if took_ns > known_ns else shorter
+    return (1 - weight) * known_ns + weight * took_ns
