@@ -28,7 +28,7 @@ from indb_tensile.bench.harness.trace_scheduler_run import run_admission
 from indb_tensile.bench.harness.trace_workload import PERCENTILES, TraceJob, TraceOptions, draw_jobs, run_time_s
 from indb_tensile.errors import RequestError
 from indb_tensile.scheduler.admission.pool import Pool, Sharing
-from indb_tensile.scheduler.completion.contention import Contention
+from indb_tensile.scheduler.completion.contention import Contention, of_cores
 from indb_tensile.scheduler.completion.demand import TradeOff
 from indb_tensile.scheduler.link import Link
 
@@ -73,6 +73,43 @@ def _job(number: int, arrival_s: float, run_s: float, kind: JobKind = HALF, *, o
 
 def _ends_s(outcome: Outcome) -> dict[int, float]:
     return {number: round(ns / SECOND_NS, 3) for number, ns in sorted(outcome.ends_ns.items())}
+
+
+def _short_jobs(sharing: Sharing, startup_s: float, closing_s: float) -> tuple[float, float]:
+    """Run eight jobs of about half a second on two cores, in memory for all of them. Return makespan and ANTT.
+
+    At most two jobs are read and captured at once, and each for 0.3 s.
+    """
+    device = replace(
+        _device(of_cores(2, 1)),
+        prepare_ns=300_000_000,
+        hand_over_ns=50_000_000,
+        startup_ns=round(startup_s * SECOND_NS),
+        closing_ns=round(closing_s * SECOND_NS),
+    )
+    pool = Pool(
+        budget_bytes=100 * REGION,
+        region_bytes=REGION,
+        max_jobs=9,
+        sharing=sharing,
+        contention=of_cores(2, 1),
+        link=Link(out_bytes_per_s=10**10, in_bytes_per_s=10**10),
+    )
+    kind = replace(HALF, trade_offs=(replace(HALF.trade_offs[0], peak_bytes=4 * REGION),), state_bytes=REGION)
+    runs_s = (0.6, 0.45, 0.8, 0.65) * 2
+    ends_s = _ends_s(run_admission(pool, [_job(k, 0.0, run_s, kind) for k, run_s in enumerate(runs_s, 1)], device))
+    alone_s = [0.3 + startup_s + run_s + closing_s for run_s in runs_s]
+    return max(ends_s.values()), sum(ends_s[k] / alone_s[k - 1] for k in ends_s) / len(ends_s)
+
+
+@pytest.mark.parametrize(("startup_s", "closing_s"), [(0.0, 0.0), (0.05, 0.05), (0.15, 0.1), (0.3, 0.2)])
+def test_short_jobs_that_start_up_and_close_are_done_as_early_as_if_all_started_at_once(
+    startup_s: float, closing_s: float
+) -> None:
+    makespan_s, antt = _short_jobs(Sharing.COMPLETION, startup_s, closing_s)
+    first_fit_s, first_fit_antt = _short_jobs(Sharing.ANY_PRICE, startup_s, closing_s)
+    assert makespan_s <= 1.03 * first_fit_s
+    assert antt <= 1.03 * first_fit_antt
 
 
 def _case(seed: int = 0, jobs: int = 12, device: str = "gpu") -> TraceCase:

@@ -100,6 +100,7 @@ class TraceController(ABC):
         self.planner = TracePlanner(jobs, pool.region_bytes)
         self.here = JobsOnDevice(device, jobs.values())
         self.ends_ns: dict[int, float] = {}
+        self._trained: set[JobId] = set()  # jobs that have done their last step
         self.decisions: list[tuple[int, int]] = []
         self.changes = 0
         self._report = 0  # the number of the last change of the set, whose reports are the valid ones
@@ -192,9 +193,10 @@ class TraceController(ABC):
         if member is None:
             raise InvariantError(f"trainer {order.trainer} was sent a plan and has no job")
         job = self.jobs[member.job.job]
-        delay_ns = self.here.step_ns().get(job.number)
+        delay_ns, ordered_ns, starts = self.here.step_ns().get(job.number), self.here.now_ns, order.generation == 1
         if delay_ns is None:
-            delay_ns = self.device.move_ns(job) + (self.device.hand_over_ns if member.parked else 0)
+            delay_ns = self.device.move_ns(job)
+            delay_ns += self.device.hand_over_ns if member.parked else self.device.startup_ns
         else:
             self.changes += 1
 
@@ -202,13 +204,22 @@ class TraceController(ABC):
             if self.is_present(order.trainer):
                 self.train(member.job, plan_number(order.plans))
             self.send(Adoption(trainer=order.trainer, generation=order.generation))
+            if starts and (step_ns := self.here.step_ns().get(job.number)) is not None:
+                self.after(step_ns, step)
+
+        def step() -> None:
+            left, took_ns = self.here.left[job.number], round(self.here.now_ns - ordered_ns)
+            self.send(StepsLeft(trainer=order.trainer, steps_left=left, startup_ns=took_ns))
 
         self.after(delay_ns, adopt)
 
     def is_present(self, trainer: TrainerId) -> bool:
         """Return whether the trainer still has a job that has not ended."""
         member = self.pool.of_trainer(trainer)
-        return member is not None and member.job.job not in self.ends_ns
+        return member is not None and not self._has_trained(member.job.job)
+
+    def _has_trained(self, job: JobId) -> bool:
+        return job in self._trained or job in self.ends_ns
 
     def train(self, job: ClaimedJob, plan: int) -> None:
         """Put the job on the device under this plan, or let it go on under this plan."""
@@ -223,7 +234,7 @@ class TraceController(ABC):
         job = self.jobs[member.job.job]
 
         def leave() -> None:
-            if job.number in self.ends_ns:
+            if self._has_trained(member.job.job):
                 return
             self.here.take(job.number)
             self.changes += 1
@@ -236,14 +247,23 @@ class TraceController(ABC):
         self.after(self.here.step_ns().get(job.number, 0.0), leave)
 
     def finish(self, job: JobId) -> None:
-        """The job has done its last step."""
-        self.ends_ns[job] = self.here.now_ns
+        """The job has done its last step. It ends after `closing_ns`."""
+        self._trained.add(job)
         self.here.take(job)
         member = self.pool.of_job(job)
         if member is None or member.trainer is None:
             raise InvariantError(f"job {job} trained without a trainer")
         self.changed()
-        self.send(Finish(trainer=member.trainer))
+        finish = Finish(trainer=member.trainer, closing_ns=self.device.closing_ns)
+
+        def end() -> None:
+            self.ends_ns[job] = self.here.now_ns
+            self.send(finish)
+
+        if self.device.closing_ns:
+            self.after(self.device.closing_ns, end)
+        else:
+            end()
 
     # --- measurements ------------------------------------------------------------------------------------------
 

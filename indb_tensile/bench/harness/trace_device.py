@@ -28,7 +28,8 @@ class TraceDevice:
 
     `prepare_ns` passes while a job's trainer reads the table and captures the step; the device is not needed for it.
     `hand_over_ns` passes between the end of a job and the memory being free for another, and again before a job that
-    was away trains: its process exits, or records its graphs anew.
+    was away trains: its process exits, or records its graphs anew. `startup_ns` passes before a job's first step, as
+    does the time to copy its state, and `closing_ns` between its last step and its end; a job then computes nothing.
     """
 
     budget_bytes: int
@@ -37,6 +38,8 @@ class TraceDevice:
     host_bytes_per_s: int = HOST_BYTES_PER_S
     prepare_ns: int = _SECOND_NS
     hand_over_ns: int = 100_000_000
+    startup_ns: int = 0
+    closing_ns: int = 0
     error: float = 0.0
     seed: int = 0
     _drawn: dict[tuple[int, ...], tuple[float, ...]] = field(default_factory=dict, compare=False, repr=False)

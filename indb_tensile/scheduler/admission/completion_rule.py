@@ -15,7 +15,7 @@ from dataclasses import replace
 from indb_tensile.job import JobId
 from indb_tensile.scheduler.admission.decision import Decision, planned
 from indb_tensile.scheduler.admission.overheads import state_bytes
-from indb_tensile.scheduler.admission.pool import JobStage, Member, Pool, Sharing
+from indb_tensile.scheduler.admission.pool import JobStage, Member, PlanReason, Pool, Sharing
 from indb_tensile.scheduler.completion.choose_starts import (
     HORIZON,
     MARGIN,
@@ -80,10 +80,8 @@ class StartRule:
         times = tuple(
             planned_step_ns(self._pool, member, plan, slowdown) for member, plan in chosen if plan is not None
         )
-        alone = [self._demands[k].alone_ns for k in members(together)]
-        if len(times) > 1 and any(
-            ns > self._device.max_slowdown * least for ns, least in zip(times, alone, strict=True)
-        ):
+        rows = zip(members(together), times, strict=True)
+        if len(times) > 1 and any(self._forecasts.is_too_slow(k, ns) for k, ns in rows):
             return False
         estimated = self._forecasts.step_ns(together)
         if estimated is not None and all(
@@ -186,8 +184,10 @@ def note_startup(decision: Decision, member: Member, took_ns: int | None) -> Mem
     slowdown = decision.pool.contention.slowdown(max(1, len(decision.pool.running_set.jobs)))
     startup_ns = max(0.0, took_ns - planned_step_ns(decision.pool, member, member.plan, slowdown))
     kind, size_bytes = _kind(member), state_bytes(member.workload.graphs[0])
-    times = decision.pool.overheads.started(kind, size_bytes, startup_ns)
-    decision.pool = replace(decision.pool, overheads=times)
+    known = decision.pool.overheads
+    decision.pool = replace(decision.pool, overheads=known.started(kind, size_bytes, startup_ns))
+    if not known.kinds and decision.pool.due is None:  # what was decided before assumed that jobs start at once
+        decision.pool = replace(decision.pool, due=PlanReason.START)
     return decision.put(replace(member, stepped=True))
 
 

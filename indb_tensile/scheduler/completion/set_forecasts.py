@@ -106,6 +106,15 @@ class SetForecasts:
             known = self._throughputs[jobs] = sum(self._alone_ns[k] / ns for k, ns in rows)
         return known
 
+    def is_too_slow(self, job: int, step_ns: float) -> bool:
+        """Return whether the rest of the job would take more than `max_slowdown` times as long as alone, with these
+        times of its steps. Other jobs do not slow down its start and its end.
+        """
+        demand = self.demands[job]
+        edges_ns, alone_ns = demand.startup_ns + demand.closing_ns, demand.steps_left * self._alone_ns[job]
+        allowed_ns = self.device.max_slowdown * alone_ns + (self.device.max_slowdown - 1) * edges_ns
+        return demand.steps_left * step_ns > allowed_ns
+
     def fit_unplanned(self, jobs: int) -> bool:
         """Return whether the jobs fit side by side without plans."""
         return sum(self._curves[k].rounded_bytes[0] for k in members(jobs)) <= self.device.budget_bytes
@@ -127,7 +136,7 @@ class SetForecasts:
         times = self._as_measured(numbers, estimate.step_ns) if self._slow else estimate.step_ns
         if len(numbers) > 1 and jobs & ~self._running:
             rows = zip(numbers, times, strict=True)
-            if any(ns > self.device.max_slowdown * self._alone_ns[k] for k, ns in rows):
+            if any(self.is_too_slow(k, ns) for k, ns in rows):
                 return None
         return tuple(times)
 
