@@ -34,6 +34,7 @@ NOUNS = {
     "text": "Compare networks that read texts as tokens with TF-IDF and logistic regression on Debian's packages.",
     "pretrained": "Measure the memory of training a network's head, LoRA and all of it, and train on few labels.",
     "images": "Compare networks that read images of bytea with plain PyTorch and scikit-learn on digits of MNIST.",
+    "photos": "Compare a training that decodes photographs beside its steps with decoding them before, or anew.",
     "series": "Compare forecasts of real series with exponential smoothing by statsmodels and naive forecasts.",
     "anomalies": "Compare the anomalies that the default finds with those of scikit-learn's isolation forest.",
     "pairs": "Rank what Debian's packages depend on by two towers, beside rankings by popularity.",

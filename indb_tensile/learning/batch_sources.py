@@ -15,7 +15,7 @@ from indb_tensile.learning.hyperparams import TrainingSettings
 from indb_tensile.learning.length_buckets import LengthBuckets
 from indb_tensile.learning.mixup import MixedInputs, MixedTargets, Mixup
 from indb_tensile.learning.packed_rows import PackedForm
-from indb_tensile.learning.shuffling import row_sources
+from indb_tensile.learning.shuffling import ordered_rows, row_sources
 
 Array = npt.NDArray[Any]
 
@@ -118,7 +118,7 @@ class BatchShapes:
 
 def ordered_sources(part: Part, buckets: LengthBuckets | None = None) -> tuple[RowSource, RowSource]:
     """Return the sources of a pass over the rows in order, as they are. With `buckets` texts are cut."""
-    x: RowSource = ArrayRows(part.x.numpy())
+    x = ordered_rows(part)
     if part.form is not None:
         x = UnpackedBatches(x, part.form)
     if buckets is not None:

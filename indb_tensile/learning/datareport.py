@@ -16,8 +16,8 @@ import numpy.typing as npt
 from indb_tensile.job import Task
 from indb_tensile.learning import leakage
 from indb_tensile.learning.columns import ColumnData, ColumnKind, ColumnRows, Mask, Rows, TableData
-from indb_tensile.learning.decoded_images import SkippedRows
 from indb_tensile.learning.feature_options import FeatureOptions
+from indb_tensile.learning.image_faults import SkippedRows
 from indb_tensile.learning.moments import FIT_BLOCK_NUMBERS, moments
 from indb_tensile.learning.preprocessor import Encoder, Preprocessor, TextEncoder
 from indb_tensile.learning.row_storage import gathered, row_blocks

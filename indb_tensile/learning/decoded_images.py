@@ -1,13 +1,14 @@
-"""Decodes the images of a training once, before the rows are divided, and finds those that cannot be read.
+"""Chooses the form of the images of a training, and decodes those that decide which rows take part.
 
-Blocks of rows are decoded on both cores. The result depends on each value alone, and the chosen size and channels on
-the whole of them, so neither depends on the order of the rows.
+Of a column with `on_error` skip, the images are decoded before the rows are divided, because rows whose image cannot
+be read are left out. The images of other columns are pending: they are decoded while the training goes on
+(pending_images.py). The result depends on each value alone, and the chosen size and channels on all of them, so
+neither depends on the order of the rows.
 """
 
-import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -15,37 +16,34 @@ import numpy.typing as npt
 from indb_tensile.errors import DataError
 from indb_tensile.learning.columns import ColumnData, ColumnKind, Columns, Rows, TableData
 from indb_tensile.learning.feature_options import FeatureOptions
-from indb_tensile.learning.image_decoding import ImageForm, ImageHeader, Unreadable, decode, read_header
-from indb_tensile.learning.image_encoders import READABLE
+from indb_tensile.learning.image_decoding import ImageForm, ImageHeader, read_header
+from indb_tensile.learning.image_faults import RowTitles, SkippedRows, skipped_rows
+from indb_tensile.learning.pending_images import DECODING_THREADS, PendingImages, decode_rows
 from indb_tensile.learning.row_storage import RowStorage, row_blocks
 from indb_tensile.request.image_rules import FORMATS, LONGEST_CHOSEN_SIDE
 
 _BLOCK_ROWS = 64
 _RELEASED_BLOCKS = 64  # decoded before the pages of a file are released
-_THREADS = max(1, min(4, len(os.sched_getaffinity(0))))
-_MOST_NAMED = 5  # most rows that a message names
-_PLAIN_KEYS = (ColumnKind.TEXT, ColumnKind.INTEGER)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SkippedRows:
-    """The number of rows that a training leaves out because their image in `column` cannot be read.
-
-    `named` has a text for each of the first of them, with the row's key and the reason.
-    """
-
-    column: str
-    rows: int
-    named: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DecodedImages:
-    """The decoded columns of images, the rows whose images can be read, and those that cannot, by column."""
+    """The columns of images as decoded ones, the rows that take part, and those that cannot, by column.
+
+    Of the columns of `pending` only a sample is decoded. It is None without such columns.
+    """
 
     columns: Columns = field(default_factory=dict)
     readable: Rows
     skipped: tuple[SkippedRows, ...] = ()
+    pending: PendingImages | None = None
+
+    def sample(self, train: Rows) -> Rows | None:
+        """Decode a sample of the training rows' pending images. Returns its rows; None if no images are pending.
+
+        Raises DataError if one of the sample cannot be read.
+        """
+        return None if self.pending is None else self.pending.sample(train)
 
 
 def decode_images(
@@ -55,26 +53,34 @@ def decode_images(
     known: Rows,
     forms: Mapping[str, ImageForm],
 ) -> DecodedImages:
-    """Decode the images of the rows that have a target.
+    """Decode the images of the columns that skip errors, in the rows that have a target.
 
-    `forms` are those of the version that the training starts from. Raises DataError for an image that cannot be read,
-    unless its column skips them, and if no image of a column can be read.
+    `forms` are those of the version that the training starts from. Raises DataError if no image of a column can be
+    read.
     """
-    names = [name for name in features if table.columns[name].kind is ColumnKind.IMAGE]
     columns: dict[str, ColumnData] = {}
-    readable, skipped = known, []
-    for name in names:
+    pending: dict[str, ImageForm] = {}
+    titles, readable, skipped = RowTitles(table, features), known, []
+    for name in features:
         data = table.columns[name]
+        if data.kind is not ColumnKind.IMAGE:
+            continue
         form = _form(name, data, known, options, forms.get(name))
+        if not options.skips_errors(name):
+            pending[name] = form
+            continue
         pixels, faults = _decoded(data, known, form, table.storage)
-        columns[name] = ColumnData(kind=data.kind, values=pixels, missing=data.missing)
+        columns[name] = replace(data, values=pixels)
         if faults:
-            if not options.skips_errors(name):
-                raise _unreadable(table, name, faults)
             readable = readable[~np.isin(readable, np.array(sorted(faults)))]
-            named = tuple(_fault_text(table, row, faults[row]) for row in sorted(faults)[:_MOST_NAMED])
-            skipped.append(SkippedRows(column=name, rows=len(faults), named=named))
-    return DecodedImages(columns=columns, readable=readable, skipped=tuple(skipped))
+            skipped.append(skipped_rows(name, faults, titles))
+    images = PendingImages(table, pending, readable, titles) if pending else None
+    return DecodedImages(
+        columns=columns if images is None else {**columns, **images.columns},
+        readable=readable,
+        skipped=tuple(skipped),
+        pending=images,
+    )
 
 
 def chosen_form(
@@ -138,54 +144,23 @@ def _decoded(
     wanted = np.zeros(rows, np.bool_)
     wanted[known] = True
 
-    def decode_rows(bounds: tuple[int, int]) -> dict[int, str]:
+    def decode_block(bounds: tuple[int, int]) -> dict[int, str]:
         start, end = bounds
         block = np.zeros((end - start, *form.shape), np.uint8)
-        faults = {}
-        for row in range(start, end):
-            if wanted[row] and not data.missing[row]:
-                image = decode(data.values[row], form)
-                if isinstance(image, Unreadable):
-                    faults[row] = image.reason
-                else:
-                    block[row - start] = image
+        faults = decode_rows(
+            data,
+            (start + np.flatnonzero(wanted[start:end])).tolist(),
+            form,
+            lambda row, image: block.__setitem__(row - start, image),
+        )
         whole.write(start, block)
         return faults
 
     faults: dict[int, str] = {}
     blocks = list(row_blocks(rows, _BLOCK_ROWS))
-    with ThreadPoolExecutor(max_workers=_THREADS, thread_name_prefix="decoding") as threads:
+    with ThreadPoolExecutor(max_workers=DECODING_THREADS, thread_name_prefix="decoding") as threads:
         for first in range(0, len(blocks), _RELEASED_BLOCKS):
-            for own in threads.map(decode_rows, blocks[first : first + _RELEASED_BLOCKS]):
+            for own in threads.map(decode_block, blocks[first : first + _RELEASED_BLOCKS]):
                 faults |= own
             storage.release()
     return whole.values, faults
-
-
-def _unreadable(table: TableData, name: str, faults: Mapping[int, str]) -> DataError:
-    first = min(faults)
-    others = [_fault_text(table, row, faults[row]) for row in sorted(faults)[1:_MOST_NAMED]]
-    more = f" {len(faults)} rows have such values; the next are: {'; '.join(others)}." if others else ""
-    return DataError(
-        f'column "{name}", {row_title(table, first)}: the value {faults[first]}',
-        detail=f"Training stops at such values since on_error is stop.{more}",
-        hint=f'{READABLE} To leave such rows out: preprocess => \'{{"on_error": "skip"}}\'.',
-    )
-
-
-def _fault_text(table: TableData, row: int, reason: str) -> str:
-    return f"{row_title(table, row)} {reason}"
-
-
-def row_title(table: TableData, row: int) -> str:
-    """Name a row by its primary key, or else by its place in the table."""
-    keys = [(name, table.columns.get(name)) for name in table.key]
-    if keys and all(data is not None and data.kind in _PLAIN_KEYS for _, data in keys):
-        return ", ".join(f"{name} {data.values[row]}" for name, data in keys if data is not None)
-    return f"row {row + 1}"
-
-
-def skipped_sentence(skipped: Sequence[SkippedRows]) -> str:
-    """Return a sentence on the rows that are left out, after a blank, or an empty text."""
-    parts = [f'{own.rows} rows of column "{own.column}"' for own in skipped]
-    return f" Left out, since their images cannot be read: {' and '.join(parts)}." if parts else ""

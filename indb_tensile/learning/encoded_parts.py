@@ -16,6 +16,7 @@ from indb_tensile.learning.encoding import encode
 from indb_tensile.learning.narrow_rows import NarrowForm
 from indb_tensile.learning.packed_rows import PackedForm, UnpackedRows
 from indb_tensile.learning.pair_encoding import loss_targets
+from indb_tensile.learning.pending_images import AwaitedImages, PendingImages
 from indb_tensile.learning.preprocessor import Preprocessor
 from indb_tensile.learning.row_storage import BLOCK_ROWS, MEMORY, RowStorage, row_blocks
 from indb_tensile.learning.row_weights import Weights
@@ -33,7 +34,8 @@ class Part:
     form int16 (rows, width), which the network reads as it is. `y` is what the loss takes: the targets, or targets
     and weights (weighted_losses.py). `targets` are int64 class numbers (rows,), or float32 values or memberships
     (rows, outputs). Those of pairs are int64 numbers of items (rows,), and `y` is what `loss_targets` makes of them.
-    All others are in `storage`.
+    All others are in `storage`. `images` waits for images that are decoded meanwhile: rows are read through the
+    methods of the part or through the sources of batches (batch_sources.py).
     """
 
     x: Tensor
@@ -42,18 +44,21 @@ class Part:
     storage: RowStorage = MEMORY
     form: PackedForm | None = None
     narrow: NarrowForm | None = None
+    images: AwaitedImages | None = None
 
     @cached_property
     def example(self) -> Tensor:
-        """Return rows as the network reads them, which tell shape and type of any batch: of packed ones the first."""
-        return self.x if self.form is None else self.first(1)
+        """Return rows as the network reads them, one at least, for shape and type. Images may not be decoded yet."""
+        return self.x if self.form is None else torch.from_numpy(self.form.unpacked(self.x[:1].numpy()))
 
     def first(self, rows: int) -> Tensor:
         """Return the first rows as the network reads them."""
         return self.chosen(np.arange(min(rows, self.rows), dtype=np.int64))
 
     def chosen(self, places: Rows) -> Tensor:
-        """Return a copy of these rows as the network reads them."""
+        """Return a copy of these rows as the network reads them. Raises DataError for images that cannot be read."""
+        if self.images is not None:
+            self.images.require(places)
         own = self.x.numpy()[places]
         return torch.from_numpy(own if self.form is None else self.form.unpacked(own))
 
@@ -64,7 +69,12 @@ class Part:
 
     @property
     def unpacked(self) -> Tensor | UnpackedRows:
-        """Return the rows in single precision: an array, or what unpacks the rows that are taken from it."""
+        """Return the rows in single precision: an array, or what unpacks the rows that are taken from it.
+
+        Waits until all images are decoded. Raises DataError for one that cannot be read.
+        """
+        if self.images is not None:
+            self.images.decoding.finish()
         form = self.form or self.narrow
         return self.x if form is None else UnpackedRows(self.x.numpy(), form)
 
@@ -90,10 +100,12 @@ def encode_parts(
     *,
     consume: bool,
     mixed: bool = False,
+    pending: PendingImages | None = None,
 ) -> list[Part]:
     """Return the rows of each part as tensors. With `consume` the table's columns are emptied.
 
-    With `mixed` the loss takes pairs of weighted classes, as those of mixed rows.
+    With `mixed` the loss takes pairs of weighted classes, as those of mixed rows. The `pending` images are decoded
+    from now on.
     """
     target = preprocessor.target
     storage = table.storage
@@ -118,9 +130,12 @@ def encode_parts(
     if mixed:
         packed = [_paired(y, storage) for y in packed]
     form, narrow = preprocessor.packed_form, preprocessor.narrow_form
+    awaited: Sequence[AwaitedImages | None] = [None] * len(parts)
+    if pending is not None and form is not None:
+        awaited = pending.decode_into(encoded, parts, form)
     return [
-        Part(x=torch.from_numpy(x), y=y, targets=own, storage=storage, form=form, narrow=narrow)
-        for x, y, own in zip(encoded, packed, of_rows, strict=True)
+        Part(x=torch.from_numpy(x), y=y, targets=own, storage=storage, form=form, narrow=narrow, images=images)
+        for x, y, own, images in zip(encoded, packed, of_rows, awaited, strict=True)
     ]
 
 

@@ -8,10 +8,11 @@ import numpy as np
 from indb_tensile.errors import DataError
 from indb_tensile.job import JobSpec, Task
 from indb_tensile.learning.columns import Column, ColumnKind, Columns, Rows, TableData
-from indb_tensile.learning.decoded_images import DecodedImages, SkippedRows, decode_images, skipped_sentence
+from indb_tensile.learning.decoded_images import DecodedImages, decode_images
 from indb_tensile.learning.documents import with_derived
 from indb_tensile.learning.feature_options import FeatureOptions
 from indb_tensile.learning.image_decoding import ImageForm
+from indb_tensile.learning.image_faults import SkippedRows, skipped_sentence
 from indb_tensile.learning.pair_encoding import item_numbers
 from indb_tensile.learning.preprocessor import choose_features, require_present
 from indb_tensile.learning.row_storage import positions_where

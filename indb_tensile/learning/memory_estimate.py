@@ -21,6 +21,7 @@ from indb_tensile.learning.columns import Column, ColumnKind, CopyEncoding
 from indb_tensile.learning.columnstore import stored_bytes
 from indb_tensile.learning.feature_options import FeatureOptions
 from indb_tensile.learning.moments import FIT_BLOCK_NUMBERS
+from indb_tensile.learning.pending_images import most_sampled
 from indb_tensile.learning.tokens import LONGEST_CHOSEN
 from indb_tensile.request.image_rules import CHANNELS
 from indb_tensile.sizes import size
@@ -103,12 +104,12 @@ class MemoryEstimate:
     """The estimated memory for the rows of a training.
 
     `columns_bytes` is the size of all columns as they are read, with the combined column of several targets and the
-    pixels of decoded images. `kept_bytes` is the part of it that stays in memory until all rows are encoded: the
-    targets, image files, and columns of Python objects (texts, labels and documents), whose memory cannot be
-    released page by page. `distinct_texts_bytes` is what stays in memory of texts if the rows are in a file: each
-    different text once, but none of those that are read as tokens. `encoded_bytes` is the size of the tensors,
-    `held_out_bytes` that of the test rows as they were read, and `fit_bytes` the temporary memory of fitting an
-    encoder.
+    pixels of images that are decoded before the rows are encoded. `kept_bytes` is the part of it that stays in memory
+    until all rows are encoded: the targets, image files, and columns of Python objects (texts, labels and documents),
+    whose memory cannot be released page by page. `distinct_texts_bytes` is what stays in memory of texts if the rows
+    are in a file: each different text once, but none of those that are read as tokens. `encoded_bytes` is the size of
+    the tensors, `held_out_bytes` that of the test rows as they were read, and `fit_bytes` the temporary memory of
+    fitting an encoder, or of a sample of decoded images.
     """
 
     statistics: Statistics
@@ -257,7 +258,9 @@ def estimate_memory(
         n for n in stored_names if n in targets or statistics.wires[n].kind in (*_OBJECTS, ColumnKind.IMAGE)
     ]
     tokens = 0 if images else sum(_tokens(statistics, name, options) for name in stored_names if name not in targets)
-    columns_bytes, train_rows = sum(columns.values()) + combined_bytes + pixels_bytes, round(rows * (1 - test_size))
+    early_bytes = rows * sum(_image_bytes(options, name) for name in images if options.skips_errors(name))
+    columns_bytes, train_rows = sum(columns.values()) + combined_bytes + early_bytes, round(rows * (1 - test_size))
+    sample_bytes = _sample_bytes(options, [name for name in images if not options.skips_errors(name)], train_rows)
     return MemoryEstimate(
         statistics=statistics,
         columns_bytes=columns_bytes,
@@ -271,7 +274,9 @@ def estimate_memory(
         # 8, because it may be the number of a class.
         encoded_bytes=rows * (4 * (width + outputs - 1) - 2 * tokens + _TARGET_BYTES) + pixels_bytes,
         held_out_bytes=round(test_size * columns_bytes),
-        fit_bytes=max((_fit_bytes(statistics, name, train_rows) for name in stored_names), default=0),
+        fit_bytes=max(
+            sample_bytes, max((_fit_bytes(statistics, name, train_rows) for name in stored_names), default=0)
+        ),
     )
 
 
@@ -305,6 +310,12 @@ def _column_bytes(statistics: Statistics, name: str) -> int:
     return (
         rows * stored_bytes(wire) * (_elements(statistics, name) if wire.kind is ColumnKind.ARRAY else 1) + mask_bytes
     )
+
+
+def _sample_bytes(options: FeatureOptions, names: Sequence[str], train_rows: int) -> int:
+    """Return the memory of a sample of images, of the columns that are decoded while a training goes on."""
+    row_bytes = sum(_image_bytes(options, name) for name in names)
+    return row_bytes * min(train_rows, most_sampled(row_bytes)) if names else 0
 
 
 def _image_bytes(options: FeatureOptions, name: str) -> int:

@@ -4,6 +4,7 @@ The rows of a training are stored in this form, which takes a quarter of the mem
 unpacked to single precision while it is gathered, on the thread that gathers (batch_prefetch.py).
 """
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -35,6 +36,12 @@ class PackedForm:
     def row_bytes(self) -> int:
         """Return the bytes of a row."""
         return _FLOAT_BYTES * self.numbers + sum(image.size for image in self.images)
+
+    @property
+    def begins(self) -> dict[str, int]:
+        """Return the byte of a row at which the pixels of each column begin."""
+        ends = itertools.accumulate((image.size for image in self.images), initial=_FLOAT_BYTES * self.numbers)
+        return dict(zip((image.name for image in self.images), ends, strict=False))
 
     def pack(self, numbers: Floats, pixels: Sequence[Packed]) -> Packed:
         """Return the rows of these numbers (rows, numbers) and pixels."""

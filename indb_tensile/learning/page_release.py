@@ -8,20 +8,33 @@ import ctypes
 import mmap
 from typing import Any
 
-import numpy.typing as npt
+import numpy as np
 
 _DONT_NEED = 4  # MADV_DONTNEED of linux/mman.h: frees the pages, which then read as zeros
 _madvise = ctypes.CDLL(None, use_errno=True).madvise
 _madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
-def discard(values: npt.NDArray[Any], start: int, end: int) -> None:
-    """Free the pages that contain only rows from `start` to `end`.
+def empties(values: Any) -> bool:
+    """Return whether `discard` frees pages of these values.
 
-    Afterwards the values of these rows are zero or unchanged. Does nothing for arrays of objects, which own the
-    objects that they refer to, and for arrays that share another array's memory.
+    It frees none of an array of objects, which owns the objects that it refers to, of what stands in place of an
+    array, and of an array that shares another array's memory.
     """
-    if values.dtype.hasobject or not values.flags.owndata or not values.flags.c_contiguous or not len(values):
+    return (
+        isinstance(values, np.ndarray)
+        and not values.dtype.hasobject
+        and values.flags.owndata
+        and values.flags.c_contiguous
+    )
+
+
+def discard(values: Any, start: int, end: int) -> None:
+    """Free the pages that contain only rows from `start` to `end`, if the values are an array that can be emptied.
+
+    Afterwards the values of these rows are zero or unchanged.
+    """
+    if not empties(values) or not len(values):
         return
     row_bytes = values.nbytes // len(values)
     address = values.ctypes.data

@@ -5,6 +5,7 @@ before anything is built.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,12 +18,12 @@ from indb_tensile.learning.anomaly_scale import AnomalyScale
 from indb_tensile.learning.checked_options import CheckedOptions
 from indb_tensile.learning.columns import Column, ColumnRows, Columns, Rows, TableData
 from indb_tensile.learning.datareport import Fact, ReportInput, report_data
-from indb_tensile.learning.decoded_images import SkippedRows
 from indb_tensile.learning.earlystop import EarlyStop
 from indb_tensile.learning.encoded_parts import Part, encode_parts
 from indb_tensile.learning.feature_options import TOKENS, FeatureOptions
 from indb_tensile.learning.forecast_table import ForecastRows, WindowTable, window_table
 from indb_tensile.learning.hyperparams import TrainingSettings, settings_of
+from indb_tensile.learning.image_faults import SkippedRows
 from indb_tensile.learning.input_bins import input_figures
 from indb_tensile.learning.learnable_rows import LearnableRows, chosen_features, learnable_rows
 from indb_tensile.learning.length_buckets import LengthBuckets, length_buckets
@@ -99,6 +100,20 @@ class Prepared:
     skipped: tuple[SkippedRows, ...] = ()
     inputs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     buckets: LengthBuckets | None = None
+
+    def finish_decoding(self) -> None:
+        """Wait until all images are decoded. Raises DataError for one that cannot be read."""
+        if self.train.images is not None:
+            self.train.images.decoding.finish()
+
+    def close(self) -> None:
+        """End the decoding of images that is still going on. Only rows that are decoded can be read from then on."""
+        if self.train.images is not None:
+            self.train.images.decoding.close()
+
+    def decoding_paused(self) -> AbstractContextManager[None]:
+        """Decode only images that are waited for in this context."""
+        return nullcontext() if self.train.images is None else self.train.images.decoding.paused()
 
 
 def prepare(
@@ -238,7 +253,8 @@ def assemble(
     texts = texts_of(columns, features, checked.options)
     architecture = resolve_architecture(spec, columns, features, len(train), texts)
     options = _options_for(architecture, checked.options, spec.task)
-    preprocessor = _fit_preprocessor(columns, spec, options, target, features, train, table.storage, network)
+    images = learnable.images.sample(train)
+    preprocessor = _fit_preprocessor(columns, spec, options, target, features, train, table.storage, network, images)
     target, preprocessor = _with_parts(target, preprocessor, architecture)
     del columns  # which has copies of the documents' values
     if start is not None:
@@ -250,11 +266,8 @@ def assemble(
     report = _report(learnable, parts, checked.split, preprocessor, options, forecast)
     held_out, membership = table.take(test), stored_rule(table, spec, parts)  # before the columns are consumed
     inputs = {} if forecast is not None else input_figures(table.columns, preprocessor, train)
-    table.columns.update(learnable.images.columns)
     weights = _weights(table, known, checked.weights, target, parts)
-    encoded = encode_parts(
-        table, preprocessor, (train, valid, test), weights, consume=consume, mixed=settings.mixup is not None
-    )
+    encoded = _encode(learnable, preprocessor, (train, valid, test), weights, settings, consume=consume)
     fit_first_weights(module, encoded[0].numbers, start, features, preprocessor)
     return Prepared(
         module=module,
@@ -284,6 +297,24 @@ def assemble(
         inputs=inputs,
         buckets=length_buckets(encoded[0], preprocessor, settings.length_buckets, settings.batch_size),
     )
+
+
+def _encode(
+    learnable: LearnableRows,
+    preprocessor: Preprocessor,
+    parts: Sequence[Rows],
+    weights: Sequence[Weights] | None,
+    settings: TrainingSettings,
+    *,
+    consume: bool,
+) -> list[Part]:
+    """Return the rows of each part. With `consume` the table's columns are emptied, else they stay as they are."""
+    table, images = learnable.table, learnable.images
+    if not consume:
+        table = replace(table, columns=dict(table.columns))
+    table.columns.update(images.columns)
+    mixed = settings.mixup is not None
+    return encode_parts(table, preprocessor, parts, weights, consume=consume, mixed=mixed, pending=images.pending)
 
 
 def _options_for(architecture: dict[str, Any], options: FeatureOptions, task: Task) -> FeatureOptions:
@@ -441,6 +472,7 @@ def _fit_preprocessor(
     train: Rows,
     storage: RowStorage,
     network: RegisteredNetwork | None,
+    image_rows: Rows | None,
 ) -> Preprocessor:
     shape = architectures.natural_shape(spec.architecture, *array_shapes(columns, features))
     return fit(
@@ -452,4 +484,5 @@ def _fit_preprocessor(
         input_shape=shape,
         storage=storage,
         network=network,
+        image_rows=image_rows,
     )

@@ -50,18 +50,20 @@ def fit(
     input_shape: tuple[int, ...] | None = None,
     storage: RowStorage = MEMORY,
     network: RegisteredNetwork | None = None,
+    image_rows: Rows | None = None,
 ) -> Preprocessor:
     """Fit means, scales and categories to the `train` rows. Without `input_shape` a row is flat.
 
     `columns` includes the target, and may have the chosen paths of documents. `choose_features` has checked the
     options. `network` is the registered network that reads tokens. `storage` is for intermediate results that grow
-    with the rows. Raises DataError if every feature is constant, RequestError if the features do not fill
-    `input_shape`.
+    with the rows. `image_rows` are the training rows whose images are decoded, if not all are. Raises DataError if
+    every feature is constant, RequestError if the features do not fill `input_shape`.
     """
     paths = options.document_paths([name for name in features if columns[name].kind is ColumnKind.DOCUMENT])
     columns = with_derived(columns, [path for path in paths if path.name not in columns], storage)
     encoded = [name for name in features if columns[name].kind is not ColumnKind.DOCUMENT]
     learned = _TrainingRows(columns, (*encoded, *(path.name for path in paths)), train)
+    decoded = train if image_rows is None else image_rows
     goal = _goal(target, ColumnRows(columns[target.name], train)) if target.name in columns else None
     texts = _fit_texts(learned, options, goal, storage, network)
     labels = [
@@ -89,7 +91,7 @@ def fit(
         codes=tuple(texts.codes),
         tokens=tuple(texts.tokens),
         network_tokens=tuple(texts.network_tokens),
-        images=_fit_images(learned, options),
+        images=_fit_images(_TrainingRows(columns, encoded, decoded), options),
         singles=tuple(name for name in features if columns[name].values.dtype == np.float32),
     )
     width = len(Preprocessor(recipe).outputs)
@@ -103,7 +105,7 @@ def fit(
     tokenizer = None if network is None else network.tokenizer
     recipe = replace(recipe, input_shape=shape)
     fitted = Preprocessor(recipe, facts, texts.of_training, tuple(texts.token_facts), tokenizer)
-    _require_different_rows(fitted, _TrainingRows(columns, features, train), features)
+    _require_different_rows(fitted, _TrainingRows(columns, features, decoded), features, len(train))
     return fitted
 
 
@@ -280,8 +282,10 @@ def _fit_numbers(learned: "_TrainingRows", options: FeatureOptions, storage: Row
     )
 
 
-def _require_different_rows(fitted: Preprocessor, learned: "_TrainingRows", features: Sequence[str]) -> None:
-    """Raise DataError if all training rows are equal.
+def _require_different_rows(
+    fitted: Preprocessor, learned: "_TrainingRows", features: Sequence[str], train: int
+) -> None:
+    """Raise DataError if all these rows are equal, which are some of `train` training rows or all.
 
     The rows are encoded in blocks, since the first block almost always contains different rows.
     """
@@ -293,8 +297,9 @@ def _require_different_rows(fitted: Preprocessor, learned: "_TrainingRows", feat
         rows += len(x)
         if (x != first).any():
             return
+    looked_at = f"all {rows} training rows" if rows == train else f"{rows} of {train} training rows, taken at random"
     raise DataError(
-        f"every feature has one value in all {rows} training rows: there is nothing to learn from",
+        f"every feature has one value in {looked_at}: there is nothing to learn from",
         detail=f"The features are: {', '.join(features)}.",
         hint="Add rows that differ, or name other columns with features => '{...}'.",
     )

@@ -63,6 +63,10 @@ class RowStorage(Protocol):
         """Let the arrays that are made in this context be overwritten after it."""
         ...
 
+    def change(self, values: Array, row: int, begin: int, numbers: Array) -> None:
+        """Replace the numbers of a row of an array (rows, numbers) from `begin` on, by one thread for each row."""
+        ...
+
     def release(self) -> None:
         """Return the memory of stored arrays that can be read again."""
         ...
@@ -110,6 +114,10 @@ class MemoryStorage:
     def scratch(self) -> AbstractContextManager[None]:
         """Do nothing: an array ends with its last use."""
         return nullcontext()
+
+    def change(self, values: Array, row: int, begin: int, numbers: Array) -> None:
+        """Replace the numbers of a row from `begin` on."""
+        values[row, begin : begin + len(numbers)] = numbers
 
     def release(self) -> None:
         """Do nothing: the arrays are nowhere else."""
@@ -163,6 +171,10 @@ class FileStorage:
             yield
         finally:
             self._end = end
+
+    def change(self, values: Array, row: int, begin: int, numbers: Array) -> None:
+        """Replace the numbers of a row from `begin` on, by a call and not by the mapping, as rows are written."""
+        self.write(self._offset(values) + (row * values.shape[1] + begin) * values.itemsize, numbers)
 
     def release(self) -> None:
         """Unmap the pages of the file from this process's memory. The kernel may keep them in its page cache."""

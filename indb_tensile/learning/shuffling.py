@@ -13,6 +13,7 @@ from torch import Tensor
 
 from indb_tensile.learning.block_cache import ArrayRows, BlockCache, RowSource
 from indb_tensile.learning.encoded_parts import Part
+from indb_tensile.learning.pending_images import AwaitedRows
 from indb_tensile.learning.row_storage import MEMORY
 
 WINDOW_BYTES = 32 << 20  # two windows are in memory while a batch has rows of both
@@ -47,13 +48,23 @@ def row_sources(part: Part, batch_rows: int, *, scattered: bool = False) -> tupl
     """
     storage, x, y = part.storage, part.x, part.y
     if storage is MEMORY:
-        return ArrayRows(x.numpy()), ArrayRows(y.numpy())
+        return _awaited(ArrayRows(x.numpy()), part), ArrayRows(y.numpy())
     block_rows = _block_rows(part)
     windows = 2 + batch_rows // (block_rows * _window_blocks())  # those that one batch may have rows of
     most = len(x) if len(x) * part.ordered_bytes <= WINDOW_BYTES else windows * _window_blocks()
     if scattered:
         most = max(most, batch_rows)
-    return BlockCache(storage, x.numpy(), block_rows, most), BlockCache(storage, y.numpy(), block_rows, most)
+    cache = BlockCache(storage, x.numpy(), block_rows, most)
+    return _awaited(cache, part, block_rows), BlockCache(storage, y.numpy(), block_rows, most)
+
+
+def ordered_rows(part: Part) -> RowSource:
+    """Return the source of a pass over the encoded rows in order."""
+    return _awaited(ArrayRows(part.x.numpy()), part)
+
+
+def _awaited(rows: RowSource, part: Part, block_rows: int = 1) -> RowSource:
+    return rows if part.images is None else AwaitedRows(rows, part.images, part.rows, block_rows)
 
 
 def _block_rows(part: Part) -> int:

@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import psycopg
@@ -111,6 +111,51 @@ def test_a_training_on_changed_images_survives_a_kill_bit_for_bit(running: Servi
     assert sorted(demo.execute(explained.encode()).fetchall()) == [("photo",), ("weight",)]
     encoder = "select architecture ->> 'image_encoder' from tensile_training_info('calm_images')"
     assert demo.execute(encoder.encode()).fetchall() == [("resnet",)]
+
+
+PENDING_ROWS = 600  # of which some 420 train, more than the 256 that are decoded before the first step
+
+
+def insert_many(connection: psycopg.Connection, broken: Sequence[int] = ()) -> None:
+    """Fill the table with more images than are decoded before a training begins, some of them broken."""
+    connection.execute("truncate photos")
+    with connection.cursor().copy("copy photos from stdin (format binary)") as copy:
+        copy.set_types(["int4", "bytea", "float4", "text"])
+        for row in range(PENDING_ROWS):
+            copy.write_row((row, BROKEN[17] if row in broken else photo(row), row / 10, f"corner {row % 4}"))
+
+
+def late_rows(connection: psycopg.Connection, model: str) -> list[int]:
+    """Return rows that the last version of a model has tested, which are decoded last."""
+    tested = f"select (key ->> 'id')::int from tensile_split('{model}') where part = 'test' order by 1"
+    return [row for (row,) in connection.execute(tested.encode()).fetchall()]
+
+
+@pytest.mark.nightly
+def test_images_that_are_decoded_while_it_trains_survive_a_kill_bit_for_bit_and_a_broken_one_ends_the_job(
+    running: Service, demo: psycopg.Connection
+) -> None:
+    insert_many(demo)
+    options = TRAIN.replace("'corners'", "'NAME'").replace('"epochs": 12', '"epochs": 30') + ")"
+    calm, killed = (
+        demo.execute(options.replace("NAME", name).encode()).fetchall()[0][0] for name in ("calm_many", "killed_many")
+    )
+    wait_until_training(running, killed, 2)
+    for trainer in child_pids(running, "tensile trainer"):
+        os.kill(trainer, signal.SIGKILL)
+    assert running.until_ended(calm, killed) == ["succeeded"] * 2, running.log.read_text()
+    check_killed_without_fault(running, killed)
+    assert weights(running, calm) == weights(running, killed)
+
+    low, *_, high = late_rows(demo, "calm_many")
+    insert_many(demo, (low, high))
+    stopped = demo.execute(options.replace("NAME", "stopped_many").encode()).fetchall()[0][0]
+    assert running.until_ended(stopped) == ["failed"]
+    ended = "select attempt, error_message, error_detail from tensile.jobs where job_id = %s"
+    (attempt, message, detail), *_ = demo.execute(ended.encode(), (stopped,)).fetchall()
+    assert attempt == 1
+    assert message.startswith(f'column "photo", id {low}: the value is a broken PNG image')
+    assert f"2 rows have such values; the next are: id {high} is a broken PNG image" in detail
 
 
 @pytest.mark.nightly

@@ -13,7 +13,8 @@ import pytest
 
 from tests.e2e.conftest import MIB, Service
 from tests.e2e.test_images import TABLE as PHOTOS
-from tests.e2e.test_images import photo
+from tests.e2e.test_images import TRAIN as TRAIN_ON_PHOTOS
+from tests.e2e.test_images import insert_many, late_rows, photo
 from tests.e2e.test_texts import TABLE as NOTES
 from tests.e2e.test_texts import TRAIN as TRAIN_ON_NOTES
 from tests.e2e.trainings import load, processes, weights
@@ -332,6 +333,34 @@ def test_mixed_images_have_the_bits_of_one_device(service: Service, gang: list[s
             assert service.until_ended(row[0]) == ["succeeded"], service.log.read_text()
             digests.append(weights(service, row[0]))
     assert digests[0] == digests[1]
+
+
+def test_images_are_decoded_beside_the_steps_of_all_devices_and_a_broken_one_ends_the_job(
+    service: Service, gang: list[subprocess.Popen[bytes]]
+) -> None:
+    del gang
+    options = TRAIN_ON_PHOTOS.replace('"epochs": 12', '"epochs": 3, "micro_batch_size": 8')
+    with service.database.connect("demo") as demo:
+        demo.execute(PHOTOS.encode())
+        insert_many(demo)
+
+        def enqueued(devices: int) -> int:
+            network = """architecture => '{"type": "vit", "patch": 4, "width": 32}'"""
+            job = demo.execute(f"{options}, {network}, devices => {devices})".encode()).fetchall()[0][0]
+            return int(job)
+
+        one, two = map(enqueued, (1, 2))
+        assert service.until_ended(one, two) == ["succeeded"] * 2, service.log.read_text()
+        assert weights(service, one) == weights(service, two)
+        first = late_rows(demo, "corners")[0]
+        insert_many(demo, [first])
+        stopped = enqueued(2)
+        assert service.until_ended(stopped) == ["failed"], service.log.read_text()
+    ended = "select attempt, error_message from tensile.jobs where job_id = %s"
+    ((attempt, message),) = service.connection.execute(ended.encode(), (stopped,)).fetchall()
+    assert attempt == 1
+    assert message.startswith(f'column "photo", id {first}: the value is a broken PNG image')
+    check_clean(service)
 
 
 def test_networks_of_other_kinds_have_the_bits_of_one_device(

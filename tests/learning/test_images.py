@@ -14,7 +14,7 @@ from indb_tensile.job import Task
 from indb_tensile.learning.artifacts import ModelPredictor
 from indb_tensile.learning.batch_sources import TrainingSources, ordered_sources
 from indb_tensile.learning.columns import TableData
-from indb_tensile.learning.decoded_images import SkippedRows
+from indb_tensile.learning.image_faults import SkippedRows
 from indb_tensile.learning.preparation import Prepared, assemble
 from indb_tensile.learning.starting_weights import StartingWeights
 from tests.learning import pictures, tables
@@ -33,7 +33,10 @@ def photos(rows: int = 40, changes: dict[int, Any] = {}, side: int = 12) -> Tabl
 
 
 def prepared(table: TableData, **options: Any) -> Prepared:
-    return assemble(table, tables.spec("label", **options))
+    """Return a prepared training whose images are all decoded."""
+    ready = assemble(table, tables.spec("label", **options))
+    ready.finish_decoding()
+    return ready
 
 
 def batch(ready: Prepared, rows: list[int], epoch: int | None = None) -> np.ndarray[Any, Any]:

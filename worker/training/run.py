@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -99,8 +99,10 @@ class TrainingRun:
             writer = SilentWriter if self._job.follows else ProgressWriter
             progress_writer = writer(session, signs, self._job)
             gang = self._gang(session, signs)
-            with self._open() as opened:
-                prepared = RowReading(self._settings, self._assigned, gang).read(session, progress_writer)
+            with (
+                self._open() as opened,
+                closing(RowReading(self._settings, self._assigned, gang).read(session, progress_writer)) as prepared,
+            ):
                 if gang is not None:
                     gang.check(prepared)
                 progress_writer.describe(prepared.report)
@@ -114,6 +116,7 @@ class TrainingRun:
                 first = self._wait_for_admission(progress_writer, prepared, steps, opened)
                 signs.admit()
                 trained = self._train(session, progress_writer, prepared, steps, first, opened, gang)
+                prepared.finish_decoding()
             if trained is None:
                 return time.monotonic() - self._ended_s
             progress_writer.enter(Phase.PUBLISHING)
@@ -248,7 +251,8 @@ class TrainingRun:
                 return message
             if isinstance(message, Calibrate):
                 progress_writer.enter(Phase.CALIBRATING)
-                overflow_bytes = steps.calibrate(progress_writer.session, message.grant_bytes)
+                with prepared.decoding_paused():
+                    overflow_bytes = steps.calibrate(progress_writer.session, message.grant_bytes)
                 opened.device.trim()  # the grant was for the calibration only
                 self._link.send(
                     Calibrated(

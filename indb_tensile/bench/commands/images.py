@@ -25,7 +25,6 @@ With `--labels` about this many rows are learned from, validation included, and 
 import argparse
 import json
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
@@ -38,6 +37,7 @@ from threadpoolctl import threadpool_limits
 
 from indb_tensile.bench.harness.argument_types import whole
 from indb_tensile.bench.harness.boosted_tables import rows_to_learn_and_test
+from indb_tensile.bench.harness.image_training import outputs, train
 from indb_tensile.bench.harness.mnist_digits import digits, read_digits
 from indb_tensile.bench.harness.process_exit import run
 from indb_tensile.bench.harness.result_tables import print_table
@@ -45,15 +45,11 @@ from indb_tensile.bench.harness.sample_tables import SampleTable
 from indb_tensile.bench.harness.table_trainings import Stopwatch, specify
 from indb_tensile.errors import DataError
 from indb_tensile.learning import architectures
-from indb_tensile.learning.batch_order import batch_plan, batches, ordered_batches
 from indb_tensile.learning.batch_prefetch import BatchPrefetcher
-from indb_tensile.learning.batch_sources import TrainingSources, ordered_sources
 from indb_tensile.learning.encoded_parts import Part
-from indb_tensile.learning.hyperparams import learning_rate
 from indb_tensile.learning.preparation import Prepared, assemble
 from indb_tensile.learning.splits import Split
 
-_EVALUATED_ROWS = 500
 _PLAIN_RATE = 2e-3
 _AUGMENTED = {"augment_shift": 0.08, "augment_rotation": 8}
 _MIXED = {"mixup": 0.2}  # of the values from 0.1 to 0.4 that the paper recommends
@@ -111,7 +107,7 @@ def messages_for_unusable_values(rows: int | None) -> dict[str, str]:
     """Return the message of a training about values that cannot be used as images, for both values of on_error."""
     table = digits(rows, unusable=True)
     try:
-        _prepare(table, Split(), {}, {"type": "auto"})
+        _prepare(table, Split(), {}, {"type": "auto"}).finish_decoding()
         stopped = "no value was refused"
     except DataError as error:
         stopped = f"{error.message}. {error.detail}"
@@ -176,55 +172,14 @@ def _network(
         prepared = _prepare(table, split, hyperparams, architecture)
     with torch.random.fork_rng(devices=[]), Stopwatch() as training, BatchPrefetcher() as feed:
         torch.manual_seed(split.seed)
-        epochs = _train(prepared, feed)
+        epochs = train(prepared, feed)
     with BatchPrefetcher() as testing:
         accuracy = _accuracy(prepared, prepared.test, testing)
     return _score(accuracy, epochs, preparing.seconds, training.seconds, feed.waiting.waited_s / training.seconds)
 
 
-def _train(prepared: Prepared, feed: BatchPrefetcher) -> int:
-    """Train in place as a job's loop does, and load the best epoch's weights. Returns the epochs taken."""
-    module, settings, early_stop = prepared.module, prepared.settings, prepared.early_stop
-    optimizer = torch.optim.AdamW(
-        module.parameters(), lr=settings.learning_rate, betas=settings.betas, weight_decay=settings.weight_decay
-    )
-    per_epoch = batch_plan(prepared.train.rows, settings).steps
-    sources = TrainingSources(part=prepared.train, settings=settings)
-    best: dict[str, torch.Tensor] = {}
-    epoch = 0
-    while epoch < settings.epochs and not early_stop.stopped:
-        module.train()
-        example = prepared.train.example, prepared.train.y
-        orders = batches(prepared.train, epoch, settings)
-        with closing(feed.batches(example, orders, sources.of_epoch(epoch))) as loaded:
-            for step, (_, (x, y)) in enumerate(loaded):
-                rate = learning_rate(settings, epoch * per_epoch + step, settings.epochs * per_epoch)
-                optimizer.param_groups[0]["lr"] = rate
-                loss = prepared.loss(module(x), y)
-                optimizer.zero_grad()
-                loss.backward()
-                optimizer.step()
-        outputs = _outputs(prepared, prepared.valid, feed)
-        early_stop = early_stop.observe(epoch, float(prepared.loss(outputs, prepared.valid.y)))
-        if early_stop.best_epoch == epoch:
-            best = {name: value.clone() for name, value in module.state_dict().items()}
-        epoch += 1
-    module.load_state_dict(best)
-    return epoch
-
-
-def _outputs(prepared: Prepared, part: Part, feed: BatchPrefetcher) -> torch.Tensor:
-    prepared.module.eval()
-    orders = ordered_batches(part, _EVALUATED_ROWS)
-    with (
-        torch.inference_mode(),
-        closing(feed.batches((part.example, part.y), orders, ordered_sources(part))) as loaded,
-    ):
-        return torch.cat([prepared.module(x) for _, (x, _) in loaded])
-
-
 def _accuracy(prepared: Prepared, part: Part, feed: BatchPrefetcher) -> float:
-    return float((_outputs(prepared, part, feed).argmax(dim=1) == part.targets).float().mean())
+    return float((outputs(prepared, part, feed).argmax(dim=1) == part.targets).float().mean())
 
 
 def _pixels_to_learn_and_test(table: SampleTable, split: Split) -> tuple[Any, Any, Any, Any]:
