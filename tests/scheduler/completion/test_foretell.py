@@ -49,8 +49,9 @@ def test_no_job_is_done_before_it_has_started_up_done_its_steps_alone_and_closed
 @given(forecasts=set_forecasts(5), later_ns=st.floats(1, 1e10))
 def test_if_all_jobs_start_up_for_longer_all_end_later_by_as_much(forecasts: SetForecasts, later_ns: float) -> None:
     later = [replace(demand, startup_ns=demand.startup_ns + later_ns) for demand in forecasts.demands]
-    ends = _side_by_side(forecasts).ends_ns
-    later_ends = _side_by_side(SetForecasts(later, forecasts.device)).ends_ns
+    jobs = _runnable(forecasts)
+    ends = _side_by_side(forecasts, jobs).ends_ns
+    later_ends = _side_by_side(SetForecasts(later, forecasts.device), jobs).ends_ns
     assert later_ends == pytest.approx([ns + later_ns if ns else 0.0 for ns in ends], rel=1e-6)
 
 
@@ -114,6 +115,15 @@ def test_short_jobs_that_start_up_for_long_run_in_a_wider_set_than_those_that_st
     assert slow.makespan_ns < 4 * (500 + 200 + 100) * MS, "four waves of two"
 
 
+def test_a_job_may_be_slower_by_as_much_as_its_start_and_its_end_are_not_slowed_down() -> None:
+    contention = Contention(points=((1, 1.0), (2, 4.0)))
+    at_once = _forecasts([_demand(1, 10), _demand(2, 10)], contention=contention, max_slowdown=3.0)
+    assert at_once.step_ns(0b11) is None, "four times as slow"
+    # 400 ms of steps and 100 ms besides are less than three times 100 ms of steps and 100 ms besides.
+    short = [_demand(k, 10, startup=50, closing=50) for k in (1, 2)]
+    assert _forecasts(short, contention=contention, max_slowdown=3.0).step_ns(0b11) == (40 * MS, 40 * MS)
+
+
 def test_long_jobs_run_in_a_narrow_set_although_they_start_up() -> None:
     assert len(_choose([_demand(k, 5_000, startup=200, closing=100) for k in range(1, 9)]).starts) == 2
 
@@ -143,8 +153,10 @@ def _demand(number: int, steps: int, *, startup: int = 0, closing: int = 0) -> J
     )
 
 
-def _forecasts(demands: list[JobDemand], *, contention: Contention = _NO_CONTENTION) -> SetForecasts:
-    device = SharedDevice(budget_bytes=1000 * MIB, region_bytes=MIB, contention=contention, max_slowdown=9.0)
+def _forecasts(
+    demands: list[JobDemand], *, contention: Contention = _NO_CONTENTION, max_slowdown: float = 9.0
+) -> SetForecasts:
+    device = SharedDevice(budget_bytes=1000 * MIB, region_bytes=MIB, contention=contention, max_slowdown=max_slowdown)
     return SetForecasts(demands, device)
 
 
