@@ -13,7 +13,7 @@ from indb_tensile import config
 from indb_tensile.catalog import install
 from indb_tensile.config import GIB, MIB, SettingRule
 from indb_tensile.errors import InvariantError
-from indb_tensile.reference import meanings
+from indb_tensile.reference import meanings, setting_meanings
 from indb_tensile.request.early_stop_rules import EARLY_STOP
 from indb_tensile.request.forecast_rules import FORECAST
 from indb_tensile.request.hyperparam_rules import HYPERPARAMS
@@ -25,6 +25,7 @@ from indb_tensile.request.task_rules import METRICS
 
 Rules = Mapping[str, Mapping[str, Any]]
 
+_FOLDER = "indb_tensile/reference"
 COMMAND = "tensile reference --write docs/reference"
 _SETTINGS_FUNCTION = re.compile(r"create function tensile\.known_settings\(\).*?\n\s*values\n(.*?)\n\$\$;", re.DOTALL)
 _SETTING = re.compile(r"\('((?:[^']|'')*)', '((?:[^']|'')*)', (null|'(?:[^']|'')*')(?:::jsonb)?, '((?:[^']|'')*)'\)")
@@ -118,8 +119,8 @@ def _controller() -> Iterator[str]:
         "has no effect, and the controller's log, `tensile up` and `tensile doctor` name it.",
     )
     rules = config.setting_rules()
-    _check("settings", [rule.name for rule in rules], meanings.SETTINGS)
-    rows = [(f"`{r.name}`", _setting_takes(r), _setting_default(r), meanings.SETTINGS[r.name]) for r in rules]
+    _check("settings", [rule.name for rule in rules], setting_meanings.SETTINGS)
+    rows = [(f"`{r.name}`", _setting_takes(r), _setting_default(r), setting_meanings.SETTINGS[r.name]) for r in rules]
     yield from _table(("setting", "takes", "default", "meaning"), rows)
 
 
@@ -225,16 +226,15 @@ def _table(headings: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Iterat
 
 
 def _check(subject: str, names: Iterable[str], words: Mapping[str, str]) -> None:
+    file = "setting_meanings.py" if words is setting_meanings.SETTINGS else "meanings.py"
     missing, surplus = sorted(set(names) - set(words)), sorted(set(words) - set(names))
     if missing:
         raise InvariantError(
             f"{subject}: {', '.join(missing)} have no meaning: write a sentence for each in "
-            f"indb_tensile/reference/meanings.py, then run {COMMAND}"
+            f"{_FOLDER}/{file}, then run {COMMAND}"
         )
     if surplus:
-        raise InvariantError(
-            f"{subject}: {', '.join(surplus)} are in no table: remove them from indb_tensile/reference/meanings.py"
-        )
+        raise InvariantError(f"{subject}: {', '.join(surplus)} are in no table: remove them from {_FOLDER}/{file}")
 
 
 def _check_parameters(subject: str, types: Mapping[str, Rules], words: Mapping[str, str]) -> None:

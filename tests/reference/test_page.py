@@ -10,7 +10,7 @@ from indb_tensile.catalog.connection import connect
 from indb_tensile.cli.reference import command_page, reference
 from indb_tensile.config import setting_rules
 from indb_tensile.errors import InvariantError
-from indb_tensile.reference import meanings
+from indb_tensile.reference import meanings, setting_meanings
 from indb_tensile.reference.catalog_pages import catalog_pages
 from indb_tensile.reference.option_pages import COMMAND, catalog_settings, page, pages, takes
 from indb_tensile.request.early_stop_rules import EARLY_STOP
@@ -59,9 +59,12 @@ def test_every_name_is_on_the_page() -> None:
     assert [name for name in sorted(names) if f"`{name}`" not in text] == []
 
 
-@pytest.mark.parametrize("words", [name for name in vars(meanings) if name.isupper()])
+WORDS = {name: words for own in (meanings, setting_meanings) for name, words in vars(own).items() if name.isupper()}
+
+
+@pytest.mark.parametrize("words", WORDS)
 def test_a_meaning_is_a_sentence(words: str) -> None:
-    assert [text for text in vars(meanings)[words].values() if not text.endswith(".") or "\n" in text] == []
+    assert [text for text in WORDS[words].values() if not text.endswith(".") or "\n" in text] == []
 
 
 def test_a_parameter_without_a_meaning_is_reported_with_the_file_to_edit(monkeypatch: pytest.MonkeyPatch) -> None:
