@@ -75,8 +75,7 @@ class Runner:
         self._landing = HostResults(pinned=state.device.type == "cuda", reused=graphs is not None)
         self._sample_every = sample_every
         self._sample_after_ns = sample_after_ns
-        # when the last timed iteration started, or the first one under these plans ended; None before that
-        self._sampled_ns: int | None = None
+        self._sampled_ns: int | None = None  # the start of the last timed one, or the end of the first; None before
         self._lanes = state.lanes = Lanes(device)
         self._placer = placer or Placer()
         self._repeats = (
@@ -89,7 +88,7 @@ class Runner:
         self._current: Program | None = None
         self._carried: list[Ticket | None] = []
         self._samples: deque[TimedIteration] = deque(maxlen=_SAMPLES_KEPT)
-        self._iterations = 0
+        self._iterations = 0  # under these plans
         self._grant_bytes: int | None = None
         self._excesses: dict[str, OperatorExcess] = {}  # by signature
         self._member: RoundMember | None = None
@@ -137,7 +136,8 @@ class Runner:
         self._residency.exchange(self._programs, programs)
         self._programs, self.generation = programs, generation
         self._samples.clear()
-        self._sampled_ns = None  # the first iteration under new plans is several times as long as later ones
+        # The first iteration under new plans is several times as long as later ones, so do not time it.
+        self._iterations, self._sampled_ns = 0, None
         self._enter(programs[0])
         if member is not None:
             member.join(self._placer.block_address)

@@ -48,6 +48,19 @@ def test_long_iterations_are_all_sampled_except_the_first_under_new_plans(after_
     assert (0 if measured is None else measured.samples) == samples
 
 
+def test_the_first_iteration_after_any_change_of_plans_is_not_timed() -> None:
+    job, steps = prepared("mlp")
+    runner = Runner(MemoryDevice(), job.state(), steps, sample_every=2, sample_after_ns=0)
+    for generation in (1, 2):
+        runner.adopt((LIVENESS,) * 3, generation)
+        runner.train(*job.batches[0], 0.01)
+        assert runner.measured() is None
+    runner.train(*job.batches[0], 0.01)
+    measured = runner.measured()
+    assert measured is not None
+    assert measured.samples == 1
+
+
 class SlicedClock(EventClock):
     """Every operator takes 1 us, and once the first one is interrupted by another process for 2 ms."""
 

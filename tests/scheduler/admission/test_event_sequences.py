@@ -344,7 +344,8 @@ class EventSimulation:
             self.send(RoundLeft(trainer=trainer, number=self.controller.pool.rounds))
         self.ending.add(trainer)
         self.end_job(claimed.job, claimed.claim, "succeeded")
-        self.send(Finish(trainer=trainer))
+        closing_ns = self.data.draw(st.sampled_from([None, 0, 10**6, 10**10]), label="closed for")
+        self.send(Finish(trainer=trainer, closing_ns=closing_ns))
 
     def lose_claim(self, number: int) -> None:
         """Let another worker rescue the job: the job is queued again and no longer claimed by this controller."""
@@ -403,7 +404,8 @@ class EventSimulation:
     def send_progress(self, trainer: TrainerId) -> None:
         """Report that the job has few of its steps left, or many, and let a second pass."""
         left = self.data.draw(st.sampled_from([1e9, 1e8, 1e6, 1.0]), label="steps left")
-        self.send(StepsLeft(trainer=trainer, steps_left=left))
+        startup_ns = self.data.draw(st.sampled_from([None, 0, 10**6, 10**10]), label="started up for")
+        self.send(StepsLeft(trainer=trainer, steps_left=left, startup_ns=startup_ns))
         self.now_s += 1.0
         self.send(Tick(now_s=self.now_s, time_of_day="12:00:00 UTC"))
 
@@ -416,6 +418,7 @@ class EventSimulation:
                 generation=1,
                 latency_ns=(latency_ns,) * size,
                 iteration_ns=1,
+                step_ns=self.data.draw(st.integers(0, 2000), label="step"),
                 stall_ns=0,
                 peak_bytes=1,
             )
