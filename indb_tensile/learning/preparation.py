@@ -142,9 +142,7 @@ def prepare(
     little memory now, and the errors of `assemble`. `network` is the registered network of the architecture.
     """
     if snapshot is not None:
-        owner_oid = None
-        exclude = tuple(name for name in spec.exclude if name in snapshot.columns)
-        spec = replace(spec, relation=snapshot.relation, exclude=exclude, column_numbers={})
+        owner_oid, spec = None, _of_snapshot(spec, snapshot)
     checked = CheckedOptions.of(spec)
     _require_part_tables(spec, checked.split)
     spec = _without_later_columns(spec, (checked.split.withheld, checked.weights.column))
@@ -187,6 +185,12 @@ def prepare(
     if spec.task is Task.FORECAST:
         return assemble_windows(window_table(table, spec), room)
     return assemble(table, spec, room, consume=True, start=start, network=network)
+
+
+def _of_snapshot(spec: JobSpec, snapshot: SnapshotTable) -> JobSpec:
+    """Return the specification of a training that reads the table of a snapshot."""
+    exclude = tuple(name for name in spec.exclude if name in snapshot.columns)
+    return replace(spec, relation=snapshot.relation, exclude=exclude, column_numbers={})
 
 
 def _other_columns(checked: CheckedOptions, names: Sequence[str]) -> list[str]:

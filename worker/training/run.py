@@ -270,6 +270,13 @@ class TrainingRun:
             message = self._inbox.next()
         return message
 
+    def _remember_graph(self, progress_writer: ProgressWriter, steps: CapturedSteps) -> Callable[[], Document]:
+        """Have the step graph stored with the job. Returns what makes it with its latest latencies."""
+        document = partial(_document, steps, self._job.spec.model)
+        if not self._job.follows:
+            progress_writer.remember(lambda c: save_job_graph(c, self._job.job, self._job.claim, document()))
+        return document
+
     def _runner(
         self, state: State, steps: CapturedSteps, opened: OpenDevice, placer: Placer, graphs: Graphs | None
     ) -> Runner:
@@ -315,9 +322,7 @@ class TrainingRun:
                 runner=runner, steps=steps, scripted=steps.captured, link=self._link, progress_writer=progress_writer
             )
             corrections.start()
-            document = partial(_document, steps, self._job.spec.model)
-            if not self._job.follows:
-                progress_writer.remember(lambda c: save_job_graph(c, self._job.job, self._job.claim, document()))
+            document = self._remember_graph(progress_writer, steps)
             loop = EpochLoop(
                 prepared=prepared,
                 state=state,
