@@ -35,6 +35,7 @@ from indb_tensile.learning.batch_order import example_batches
 from indb_tensile.learning.hyperparams import TrainingSettings
 from indb_tensile.learning.length_buckets import LengthBuckets
 from indb_tensile.learning.preparation import Prepared
+from indb_tensile.scheduler.exchange_times import blocking_ns
 from indb_tensile.scheduler.graph import StepGraph
 from indb_tensile.scheduler.outgrown_operator import OutgrownOperator
 from indb_tensile.scheduler.timing.operator_features import write_description
@@ -143,9 +144,14 @@ class CapturedSteps:
         """The best known latency of each operator: measured on this kind of device, else predicted."""
         return tuple(self._latency(step) for step in self.captured)
 
+    @property
+    def totals_ns(self) -> list[int]:
+        """The time of each step's operators, in captured order."""
+        return [sum(blocking_ns(*step)) for step in zip(self.graphs, self.latency_ns, strict=True)]
+
     def mean_ns(self, buckets: LengthBuckets | None) -> tuple[float, float]:
         """Return the time of a full batch's training step and of its validation, each the mean over all lengths."""
-        totals = [sum(ns) for ns in self.latency_ns]
+        totals = self.totals_ns
         if buckets is None:
             return totals[0], totals[-1]
         validated = len(totals) - 1 - self.shorter

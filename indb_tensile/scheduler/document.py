@@ -10,8 +10,9 @@ Operators are in the order of execution. `reads` and `writes` are ids of tensors
 list. A `role` is parameter, optimizer_state, buffer, input or activation; the first three live across iterations. A
 `stage` is upload, forward, backward or optimizer. Either every operator has `latency_ns` or none has; without it, a
 machine's speed and the operators' `flops` give the latency. The optional fields `workspace_bytes` and `flops` default
-to 0, `random` and `splittable` to false. All other fields are required. An unknown field is refused, because it is
-most likely a misspelt one.
+to 0, `random` and `splittable` to false. `starts` and `awaits` are the numbers, from 0, of the exchange with other
+devices that the operator starts or waits for; most have neither. All other fields are required. An unknown field is
+refused, because it is most likely a misspelt one.
 """
 
 import json
@@ -102,6 +103,8 @@ def _operator_fields(operator: Operator, latency_ns: int | None) -> dict[str, An
         "flops": operator.flops,
         "random": operator.random,
         "splittable": operator.splittable,
+        **({} if operator.starts is None else {"starts": operator.starts}),
+        **({} if operator.awaits is None else {"awaits": operator.awaits}),
     }
 
 
@@ -152,7 +155,7 @@ def _operator(item: Any, position: int, tensors: tuple[Tensor, ...]) -> Operator
     fields.subject = f"operator {position} ({name})"
     fields.only(
         *("name", "signature", "stage", "reads", "writes"),
-        *("latency_ns", "workspace_bytes", "flops", "random", "splittable"),
+        *("latency_ns", "workspace_bytes", "flops", "random", "splittable", "starts", "awaits"),
     )
     return Operator(
         name=name,
@@ -164,6 +167,8 @@ def _operator(item: Any, position: int, tensors: tuple[Tensor, ...]) -> Operator
         flops=fields.whole("flops", default=0),
         random=fields.flag("random"),
         splittable=fields.flag("splittable"),
+        starts=fields.whole("starts") if "starts" in fields.values else None,
+        awaits=fields.whole("awaits") if "awaits" in fields.values else None,
     )
 
 

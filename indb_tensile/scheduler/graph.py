@@ -65,6 +65,11 @@ class Operator:
     strides of the inputs, and the parameters. Writing a tensor that already has a value updates it in place, whether
     or not the tensor is in `reads`. A `random` operator draws random numbers and never runs twice. A `splittable`
     operator treats each element by itself and may run in parts: it updates one parameter and its optimizer state.
+
+    An operator that `starts` an exchange with other devices lets it run beside the operators that follow, and the one
+    that `awaits` it waits until it has ended. Exchanges count from 0, in their order. Both operators access the same
+    tensors, and nothing else may access, move or free these in between. The latency of the operator that waits is the
+    time of the exchange.
     """
 
     name: str
@@ -76,14 +81,21 @@ class Operator:
     flops: int = 0
     random: bool = False
     splittable: bool = False
+    starts: int | None = None
+    awaits: int | None = None
+
+    @property
+    def tensors(self) -> frozenset[TensorId]:
+        """The tensors that the operator reads or writes."""
+        return frozenset((*self.reads, *self.writes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
 class StepGraph:
     """One training step in steady state. Tensor `i` has id `i`; operator `k` runs `k`-th.
 
-    Raises GraphError if an id is out of range, if a tensor that does not persist is read before it is written, or if
-    there is no operator.
+    Raises GraphError if an id is out of range, if a tensor that does not persist is read before it is written, if
+    exchanges do not begin and end in order, or if there is no operator.
     """
 
     tensors: tuple[Tensor, ...]
@@ -107,3 +119,27 @@ class StepGraph:
                 name = next(self.tensors[t].name for t in operator.reads if t not in written)
                 raise GraphError(f"operator {index} ({operator.name}) reads {name} before it is written")
             written.update(operator.writes)
+        _check_exchanges(self.operators)
+
+
+def _check_exchanges(operators: tuple[Operator, ...]) -> None:
+    """Raise GraphError unless exchanges start in order and are waited for in order, with the same tensors."""
+    under_way: list[frozenset[TensorId]] = []
+    started = awaited = 0
+    for index, operator in enumerate(operators):
+        if operator.starts is None and operator.awaits is None:
+            continue
+        named = f"operator {index} ({operator.name})"
+        if operator.starts is not None:
+            if operator.starts != started or operator.awaits is not None:
+                raise GraphError(f"{named} starts exchange {operator.starts}, and exchange {started} comes next")
+            started += 1
+            under_way.append(operator.tensors)
+            continue
+        if operator.awaits != awaited or not under_way:
+            raise GraphError(f"{named} awaits exchange {operator.awaits}, of {awaited} awaited and {started} started")
+        if under_way.pop(0) != operator.tensors:
+            raise GraphError(f"{named} awaits exchange {awaited} with other tensors than it was started with")
+        awaited += 1
+    if under_way:
+        raise GraphError(f"exchange {awaited} is started, and nothing waits for it")

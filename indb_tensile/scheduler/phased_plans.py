@@ -13,6 +13,7 @@ The gates are those of the policy (`Policy.schedules`): Zico (Lim et al.) has it
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from indb_tensile.scheduler.exchange_times import blocking_ns
 from indb_tensile.scheduler.graph import Stage
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.peak import liveness_peak, peak
@@ -126,5 +127,6 @@ def work_of(workloads: Sequence[Workload], forecast_list: Sequence[Forecast]) ->
 
 
 def _captured_ns(workload: Workload) -> int:
-    steps = zip(workload.graphs[0].operators, workload.latency_ns[0], strict=True)
+    graph = workload.graphs[0]
+    steps = zip(graph.operators, blocking_ns(graph, workload.latency_ns[0]), strict=True)
     return sum(ns for operator, ns in steps if operator.stage is not Stage.UPLOAD)

@@ -50,7 +50,7 @@ def _trade_off(peak_bytes: int, forecast: Forecast, link: Link) -> TradeOff:
     return TradeOff(
         peak_bytes=peak_bytes,
         iteration_ns=forecast.iteration_ns,
-        compute_ns=forecast.compute_ns,
+        compute_ns=forecast.operators_ns,
         stall_ns=forecast.stall_out_ns + forecast.stall_in_ns,
         out_ns=forecast.out_bytes * _SECOND_NS // link.out_bytes_per_s,
         in_ns=forecast.in_bytes * _SECOND_NS // link.in_bytes_per_s,

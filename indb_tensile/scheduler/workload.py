@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from indb_tensile.errors import InvariantError
 from indb_tensile.job import JobId
+from indb_tensile.scheduler.exchange_times import blocking_ns
 from indb_tensile.scheduler.graph import StepGraph, Tensor
 from indb_tensile.scheduler.memory.peak import floor
 from indb_tensile.scheduler.plan_cache import PlanCache
@@ -56,6 +57,11 @@ class Workload:
             raise InvariantError(f"job {self.job}: max_swapping_rate is {rate}, not between 0 and 1")
         if not 0.0 < self.graph_share <= 1.0:
             raise InvariantError(f"job {self.job}: graph_share is {self.graph_share}, not above 0 and at most 1")
+
+    @property
+    def step_ns(self) -> int:
+        """The time of the training step's operators in captured order, without waits for copies."""
+        return sum(blocking_ns(self.graphs[0], self.latency_ns[0]))
 
 
 def least_bytes(workload: Workload, cache: PlanCache | None = None) -> int:

@@ -32,11 +32,14 @@ std::vector<T> copied(const Array<T>& array) {
   return {array.data(), array.data() + array.size()};
 }
 
-std::vector<Access> accesses(const Array<Index>& tensor, const Array<std::uint8_t>& writes) {
-  if (tensor.size() != writes.size()) throw std::invalid_argument("step arrays: lengths do not fit together");
+std::vector<Access> accesses(const Array<Index>& tensor, const Array<std::uint8_t>& writes,
+                             const std::optional<Array<std::uint8_t>>& stays) {
+  if (tensor.size() != writes.size() || (stays && tensor.size() != stays->size()))
+    throw std::invalid_argument("step arrays: lengths do not fit together");
   std::vector<Access> accesses;
   accesses.reserve(tensor.size());
-  for (std::size_t k = 0; k < tensor.size(); ++k) accesses.push_back({tensor.data()[k], writes.data()[k] != 0});
+  for (std::size_t k = 0; k < tensor.size(); ++k)
+    accesses.push_back({tensor.data()[k], writes.data()[k] != 0, stays && stays->data()[k] != 0});
   return accesses;
 }
 
@@ -105,13 +108,14 @@ NB_MODULE(_planner, module) {
              const Array<Ns>& out_ns, const Array<Ns>& in_ns, const Array<Ns>& latency_ns,
              const Array<Bytes>& workspace_bytes, const Array<std::uint8_t>& upload,
              const Array<std::uint8_t>& repeatable, const Array<Index>& offset, const Array<Index>& access,
-             const Array<std::uint8_t>& writes, bool hold) {
+             const Array<std::uint8_t>& writes, bool hold, const std::optional<Array<std::uint8_t>>& stays) {
             new (place) Search(StepArrays{copied(size_bytes), copied(persistent), copied(out_ns), copied(in_ns),
                                           copied(latency_ns), copied(workspace_bytes), copied(upload),
-                                          copied(repeatable), copied(offset), accesses(access, writes), hold});
+                                          copied(repeatable), copied(offset), accesses(access, writes, stays), hold});
           },
           nb::kw_only(), "size_bytes"_a, "persistent"_a, "out_ns"_a, "in_ns"_a, "latency_ns"_a, "workspace_bytes"_a,
-          "upload"_a, "repeatable"_a, "offset"_a, "access"_a, "writes"_a, "hold"_a = false)
+          "upload"_a, "repeatable"_a, "offset"_a, "access"_a, "writes"_a, "hold"_a = false,
+          "stays"_a = nb::none())
       .def("clear", &Search::clear, Released())
       .def("exhaust", &Search::exhaust, Released())
       .def("lower", &Search::lower, "limit_bytes"_a, "options"_a, "most"_a, Released())

@@ -78,7 +78,7 @@ void Step::find_gaps(const std::vector<std::vector<std::pair<Index, Index>>>& us
       const bool last = k + 1 == mine.size();
       if (last && !persistent(tensor)) break;
       const Index need = last ? mine[0].first + operators() : mine[k + 1].first;
-      if (need - mine[k].first <= 1) continue;
+      if (need - mine[k].first <= 1 || access(mine[k].second).stays) continue;
       gap_of_access[at(mine[k].second)] = static_cast<Index>(gaps.size());
       gaps.push_back({tensor, mine[k].first, need});
     }

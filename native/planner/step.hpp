@@ -17,6 +17,7 @@ inline constexpr Index none = -1;
 struct Access {
   Index tensor;
   bool writes;
+  bool stays = false;  // the tensor stays where it is until its next access, because an exchange uses it meanwhile
 };
 
 // The interval between two successive accesses of a tensor, with at least one operator in between. `need` counts on

@@ -1,6 +1,7 @@
 """The estimate of many ranks follows its formulas, and takes the gradients from the graph of a step."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -48,18 +49,21 @@ def test_a_ring_sends_twice_the_bytes_in_turns_and_the_exact_sum_shares_the_inte
 def test_an_exchange_during_the_backward_pass_is_hidden_but_for_its_end() -> None:
     gradients = (ReadyGradient(size_bytes=1 << 20, ready_ns=10**6), ReadyGradient(size_bytes=4000, ready_ns=10**8))
     step = RankStep(passes_ns=10**8, update_ns=10**6, gradients=gradients)
-    assert step.overlapped_ns(CLUSTER, 2) == step.alone_ns() + CLUSTER.ring_ns(4000, 2)
-    both_ns = CLUSTER.ring_ns(1 << 20, 2) + CLUSTER.ring_ns(4000, 2)
-    assert step.fast_ns(CLUSTER, 2, 1 << 20) == step.alone_ns() + both_ns
+    assert step.ddp_ns(CLUSTER, 2) == step.alone_ns() + CLUSTER.ring_ns(4000, 2)
+    assert step.fast_ns(CLUSTER, 2, 1 << 20) == step.ddp_ns(CLUSTER, 2)
+    assert step.exact_ns(CLUSTER, 2, 1 << 20, 1 << 19) == step.alone_ns() + CLUSTER.exact_ns(4000, 2)
+    together_ns = CLUSTER.ring_ns((1 << 20) + 4000, 2)  # in one bucket, which is ready at the end
+    assert step.fast_ns(CLUSTER, 2, 1 << 21) == step.alone_ns() + together_ns
+    slow = replace(step, passes_ns=10**6, gradients=(gradients[0], replace(gradients[1], ready_ns=10**6)))
     halves_ns = 2 * CLUSTER.exact_ns(1 << 19, 2) + CLUSTER.exact_ns(4000, 2)
-    assert step.exact_ns(CLUSTER, 2, 1 << 20, 1 << 19) == step.alone_ns() + halves_ns
+    assert slow.exact_ns(CLUSTER, 2, 1 << 20, 1 << 19) == slow.alone_ns() + halves_ns, "one after another"
 
 
 def test_efficiency_counts_from_one_rank_within_a_host_and_from_one_host_beyond() -> None:
     step = RankStep(passes_ns=10**6, update_ns=0, gradients=(ReadyGradient(size_bytes=4000, ready_ns=10**6),))
     rows = {row["ranks"]: row for row in estimate(step, CLUSTER, (1, 2, 8))}
     assert [rows[ranks]["ddp_efficiency"] for ranks in (1, 2)] == [1.0, 1.0]
-    assert rows[8]["ddp_efficiency"] == round(step.overlapped_ns(CLUSTER, 2) / step.overlapped_ns(CLUSTER, 8), 3)
+    assert rows[8]["ddp_efficiency"] == round(step.ddp_ns(CLUSTER, 2) / step.ddp_ns(CLUSTER, 8), 3)
 
 
 def test_a_cluster_without_a_network_is_refused() -> None:

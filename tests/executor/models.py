@@ -177,10 +177,16 @@ def regression() -> nn.Module:
     return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 2))
 
 
+def plain_cnn() -> nn.Module:
+    """Return convolutions without BatchNorm, which several devices can train, and without random numbers."""
+    return nn.Sequential(nn.Conv2d(1, 6, 3), nn.ReLU(), nn.Conv2d(6, 4, 3), nn.Flatten(), nn.Linear(64, CLASSES))
+
+
 SHAPES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "mlp": (mlp, (6,)),
     "wide": (wide, (6,)),
     "cnn": (cnn, (1, 8, 8)),
+    "plain cnn": (plain_cnn, (1, 8, 8)),
     "transformer": (transformer, (5, 8)),
     "lstm": (Lstm, (7, 6)),
     "deep lstm": (DeepLstm, (4, 6)),

@@ -90,7 +90,7 @@ def _predecessors(graph: StepGraph) -> list[set[int]]:
 
 def _swaps_of(graph: StepGraph, tensor: Tensor, at: list[int], choose: random.Random, share: float) -> list[Swap]:
     count = len(graph.operators)
-    gaps = list(pairwise(at))
+    gaps = [(first, last) for first, last in pairwise(at) if not _in_exchange(graph, tensor, first, last)]
     if tensor.persistent and at:
         gaps.append((at[-1], at[0] + count))
     taken = []
@@ -114,6 +114,16 @@ def _swaps_of(graph: StepGraph, tensor: Tensor, at: list[int], choose: random.Ra
             )
         )
     return swaps
+
+
+def _in_exchange(graph: StepGraph, tensor: Tensor, first: int, last: int) -> bool:
+    """Return whether an exchange with other devices uses the tensor between these two operators."""
+    starts = {op.starts: k for k, op in enumerate(graph.operators) if op.starts is not None}
+    ends = {op.awaits: k for k, op in enumerate(graph.operators) if op.awaits is not None}
+    return any(
+        begin <= first and last <= ends[number] and tensor.id in graph.operators[begin].writes
+        for number, begin in starts.items()
+    )
 
 
 def _fresh(

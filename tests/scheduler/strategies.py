@@ -1,5 +1,7 @@
 """Strategies for random but valid step graphs, jobs and links: the inputs of the scheduler's property tests."""
 
+from dataclasses import replace
+
 from hypothesis import strategies as st
 
 from indb_tensile.job import JobId
@@ -53,10 +55,44 @@ def graphs(draw: st.DrawFn, persistent: tuple[Tensor, ...] | None = None) -> Ste
 
 
 @st.composite
-def workloads(draw: st.DrawFn, job: int = 1, graphs_each: int = 2) -> Workload:
-    """Draw a job of one or more graphs over the same persistent tensors."""
+def graphs_with_exchanges(draw: st.DrawFn, persistent: tuple[Tensor, ...] | None = None) -> StepGraph:
+    """Draw a graph of which up to three activations are exchanged with other devices after their last use.
+
+    All exchanges have one more tensor in common. They are waited for at the end, and some are read then.
+    """
+    graph = draw(graphs(persistent))
+    last = {t: k for k, operator in enumerate(graph.operators) for t in operator.tensors}
+    made = sorted(t for t in last if graph.tensors[t].role is Role.ACTIVATION)
+    chosen = sorted(draw(st.sets(st.sampled_from(made), max_size=3)) if made else (), key=lambda t: (last[t], t))
+    if not chosen:
+        return graph
+    room = Tensor(id=TensorId(len(graph.tensors)), name="room", size_bytes=draw(sizes), role=Role.ACTIVATION)
+    operators: list[Operator] = []
+    for k, operator in enumerate(graph.operators):
+        operators.append(operator)
+        for number, tensor in enumerate(chosen):
+            if last[tensor] == k:
+                operators += [_operator("room", Stage.BACKWARD, (), (room.id,))] if number == 0 else []
+                operators.append(_exchange((tensor, room.id), starts=number))
+    for number, tensor in enumerate(chosen):
+        operators.append(_exchange((tensor, room.id), awaits=number))
+        if draw(st.booleans()):
+            operators.append(_operator(f"use{number}", Stage.OPTIMIZER, (tensor,), ()))
+    return StepGraph(tensors=(*graph.tensors, room), operators=tuple(operators))
+
+
+def _exchange(tensors: tuple[TensorId, ...], *, starts: int | None = None, awaits: int | None = None) -> Operator:
+    name = f"start{starts}" if awaits is None else f"await{awaits}"
+    return replace(_operator(name, Stage.BACKWARD, tensors, tensors), random=True, starts=starts, awaits=awaits)
+
+
+@st.composite
+def workloads(draw: st.DrawFn, job: int = 1, graphs_each: int = 2, *, exchanges: bool = False) -> Workload:
+    """Draw a job of one or more graphs over the same persistent tensors, with `exchanges` some of several devices."""
     persistent = draw(persistent_tensors())
-    steps = tuple(draw(graphs(persistent)) for _ in range(draw(st.integers(1, graphs_each))))
+    drawn = graphs(persistent)
+    either = st.one_of(drawn, graphs_with_exchanges(persistent)) if exchanges else drawn
+    steps = tuple(draw(either) for _ in range(draw(st.integers(1, graphs_each))))
     return Workload(
         job=JobId(job),
         graphs=steps,
@@ -66,9 +102,9 @@ def workloads(draw: st.DrawFn, job: int = 1, graphs_each: int = 2) -> Workload:
 
 
 @st.composite
-def several_workloads(draw: st.DrawFn, most: int = 3) -> tuple[Workload, ...]:
+def several_workloads(draw: st.DrawFn, most: int = 3, *, exchanges: bool = False) -> tuple[Workload, ...]:
     """Draw one to `most` jobs."""
-    return tuple(draw(workloads(job)) for job in range(1, draw(st.integers(1, most)) + 1))
+    return tuple(draw(workloads(job, exchanges=exchanges)) for job in range(1, draw(st.integers(1, most)) + 1))
 
 
 def latencies(graph: StepGraph) -> st.SearchStrategy[tuple[int, ...]]:

@@ -464,7 +464,7 @@ _BEST = "best/"  # layers are numbered, so no parameter name starts with this
 def work_of(prepared: Prepared, steps: CapturedSteps) -> Work:
     """Return the work of the whole training. The latencies say how long an evaluation is, relative to a step."""
     rows = steps.evaluation_rows
-    longest_ns, (trained_ns, evaluated_ns) = sum(steps.latency_ns[0]), steps.mean_ns(prepared.buckets)
+    longest_ns, (trained_ns, evaluated_ns) = steps.totals_ns[0], steps.mean_ns(prepared.buckets)
     return Work(
         epochs=prepared.settings.epochs,
         steps=batch_plan(prepared.train.rows, prepared.settings).steps,

@@ -11,7 +11,7 @@ turns, each from the same initial state:
 - `DDP` is eager PyTorch with fused Adam. It adds up a rank's parts without an exchange (`no_sync`), and exchanges
   buckets of gradients during the backward pass of the last part. Gradients are views of the buckets.
 - `exact` is our captured step with the sum in the order of the parts, and `fast` that with the library's all-reduce.
-  Both exchange after the backward pass. With one rank there is one step, without an exchange.
+  Both exchange during the backward pass of the last part. With one rank there is one step, without an exchange.
 - `DDP, ZeRO` is DDP with `torch.distributed.optim.ZeroRedundancyOptimizer`, and `exact, divided` ours with the
   optimizer's state divided among the ranks.
 - The last rows are the same with `--share` of DDP's memory, in which DDP does not run.

@@ -9,8 +9,8 @@ machine, so it is shorter than a real one, and the share of the exchange is larg
 GPUs and 50 Gbit/s, as in Goyal and others. Rates are in gigabytes a second, times in microseconds.
 
 `efficiency` is the time of a step on one host over that on so many ranks, or of one rank if there are fewer ranks
-than a host has: with DDP's exchange during the backward pass, with our sum `fast` after it, and with our sum `exact`,
-one part a rank. `published` is measured by others, from 8 GPUs on:
+than a host has: with DDP's exchange, with our sum `fast`, and with our sum `exact`, one part a rank, all of them
+during the backward pass. `published` is measured by others, from 8 GPUs on:
 
 - Goyal and others, "Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour" (2017), abstract: about 90 % from 8
   to 256 GPUs, ResNet-50 with 32 images a GPU, on other GPUs (P100) and with another library.
@@ -28,7 +28,7 @@ from indb_tensile.bench.harness.process_exit import run
 from indb_tensile.bench.harness.rank_scaling import GpuCluster, RankStep
 from indb_tensile.bench.harness.rows import MIB, stamped
 from indb_tensile.executor.capture import part_gradients, rank_gradients
-from indb_tensile.executor.ranks.part_exchange import PIECE_ELEMENTS
+from indb_tensile.executor.capture.exchange_room import PIECE_ELEMENTS
 from indb_tensile.scheduler.timing.machines import MACHINES, latencies, machine
 
 Row = dict[str, Any]
@@ -82,7 +82,7 @@ def estimate(step: RankStep, cluster: GpuCluster, ranks: Sequence[int]) -> list[
 
 def _times(step: RankStep, cluster: GpuCluster, ranks: int) -> dict[str, float]:
     return {
-        "ddp": step.overlapped_ns(cluster, ranks),
+        "ddp": step.ddp_ns(cluster, ranks),
         "fast": step.fast_ns(cluster, ranks, rank_gradients.BUCKET_BYTES),
         "exact": step.exact_ns(cluster, ranks, part_gradients.BUCKET_BYTES, PIECE_ELEMENTS * _FLOAT_BYTES),
     }

@@ -12,8 +12,9 @@ that each have several GPUs and one network interface:
 The model knows no contention, no slow rank and no cost of summing. It bounds what the network allows.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from indb_tensile.errors import RequestError
 from indb_tensile.scheduler.graph import Role, Stage, StepGraph, TensorId
@@ -105,25 +106,30 @@ class RankStep:
         """Return the time on one rank."""
         return self.passes_ns + self.update_ns
 
-    def overlapped_ns(self, cluster: GpuCluster, ranks: int) -> float:
-        """Return the time with DDP's exchange of buckets of 1 MiB and then 25 MiB, each begun when it is ready."""
-        ended_ns = 0.0
-        for size_bytes, ready_ns in _buckets(self.gradients, MIB, 25 * MIB):
-            ended_ns = max(ended_ns, ready_ns) + cluster.ring_ns(size_bytes, ranks)
-        return max(self.passes_ns, ended_ns) + self.update_ns
+    def ddp_ns(self, cluster: GpuCluster, ranks: int) -> float:
+        """Return the time with DDP's exchange of buckets of 1 MiB and then 25 MiB."""
+        return self._beside(_buckets(self.gradients, MIB, 25 * MIB), partial(cluster.ring_ns, ranks=ranks))
 
     def fast_ns(self, cluster: GpuCluster, ranks: int, bucket_bytes: int) -> float:
-        """Return the time with our fast sum, which begins after the backward pass."""
+        """Return the time with our fast sum."""
         buckets = _buckets(self.gradients, bucket_bytes, bucket_bytes)
-        return self.alone_ns() + sum(cluster.ring_ns(size_bytes, ranks) for size_bytes, _ in buckets)
+        return self._beside(buckets, partial(cluster.ring_ns, ranks=ranks))
 
     def exact_ns(self, cluster: GpuCluster, ranks: int, bucket_bytes: int, piece_bytes: int) -> float:
-        """Return the time with our exact sum, which begins after the backward pass and goes piece by piece."""
-        total_ns = self.alone_ns()
-        for size_bytes, _ in _buckets(self.gradients, bucket_bytes, bucket_bytes):
+        """Return the time with our exact sum, which goes piece by piece."""
+
+        def bucket_ns(size_bytes: int) -> float:
             pieces = -(-size_bytes // piece_bytes)
-            total_ns += pieces * cluster.exact_ns(-(-size_bytes // pieces), ranks)
-        return total_ns
+            return pieces * cluster.exact_ns(-(-size_bytes // pieces), ranks)
+
+        return self._beside(_buckets(self.gradients, bucket_bytes, bucket_bytes), bucket_ns)
+
+    def _beside(self, buckets: Iterable[tuple[int, int]], bucket_ns: Callable[[int], float]) -> float:
+        """Return the time if each bucket's exchange begins when the bucket is ready and the one before has ended."""
+        ended_ns = 0.0
+        for size_bytes, ready_ns in buckets:
+            ended_ns = max(ended_ns, ready_ns) + bucket_ns(size_bytes)
+        return max(self.passes_ns, ended_ns) + self.update_ns
 
 
 def _buckets(gradients: Sequence[ReadyGradient], first_bytes: int, later_bytes: int) -> Iterator[tuple[int, int]]:

@@ -1,16 +1,21 @@
 """Defines the operators by which a step on one of several devices exchanges with the steps of the other devices.
 
-`tensile::sum_parts` adds up what all parts of a batch have computed, in the order of the parts.
-`tensile::all_reduce_` adds up one value of each device in place, in the order of the library. The operators are part
-of the captured step, so a plan may move their arguments and results as those of any other operator. How the exchange
-is made depends on the process and is no part of the step: `connected` says it for a thread.
+Each exchange has two operators. The first starts it, as soon as its values are there, and the second waits until it
+has ended. In between the exchange runs beside the operators of the step, on the network's lane. Both operators have
+the values of the exchange and its room (exchange_room.py) among their arguments, and are said to change all of them:
+so nothing else accesses them in between, and the step graph tells which tensors stay where they are meanwhile.
+
+`tensile::start_sum_parts_` adds up what all parts of a batch have computed, in the order of the parts, and
+`tensile::start_all_reduce_` one value of each device, in the order of the library. The operators are part of the
+captured step. How the exchange is made depends on the process and is no part of the step: `connected` says it for a
+thread.
 
 The operators are marked as drawing random numbers, although they draw none. Plans keep such operators in the order of
 the capture and never run one again, and that is what all ranks need: each must make the same exchanges in the same
 order, whatever its own plan is.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Protocol
@@ -18,14 +23,18 @@ from typing import Any, Protocol
 import torch
 
 from indb_tensile.errors import InvariantError
+from indb_tensile.executor.capture.exchange_room import ExchangeRoom
 
 
-class StepExchange(Protocol):
-    """The exchanges that a step makes with the steps of the other ranks."""
+class RankNetwork(Protocol):
+    """What an exchange does with the other ranks."""
 
-    def sum_parts(self, own: Sequence[torch.Tensor], total: torch.Tensor, counts: Sequence[int]) -> None:
-        """Write the sum over all parts into `total` (elements). `own` are the values of this rank's parts (elements
-        each), and `counts` has the number of parts of each rank.
+    def sum_parts(
+        self, own: Sequence[torch.Tensor], total: torch.Tensor, counts: Sequence[int], room: ExchangeRoom
+    ) -> None:
+        """Write the sum over all parts into `total` (elements), which may be the first of `own`.
+
+        `own` are the values of this rank's parts (elements each), and `counts` has the number of parts of each rank.
         """
         ...
 
@@ -40,11 +49,12 @@ class StepExchange(Protocol):
         counts: Sequence[int],
         lengths: Sequence[int],
         rank: int,
+        room: ExchangeRoom,
     ) -> None:
         """Write the sum over all parts of the values that this rank owns into `total` (elements).
 
         `own` are the values of each of this rank's parts, for each owner (elements). `counts` is as above, and
-        `lengths` has the number of elements that each rank owns.
+        `lengths` has the number of elements that each rank owns. `total` may be the first part's values of this rank.
         """
         ...
 
@@ -53,64 +63,102 @@ class StepExchange(Protocol):
         ...
 
 
-_EXCHANGE: ContextVar[StepExchange | None] = ContextVar("step_exchange", default=None)
+Exchange = Callable[[RankNetwork], None]
+
+
+class StepConnection(Protocol):
+    """Makes the exchanges of the steps that one thread runs, in the order in which they are started."""
+
+    def start(self, exchange: Exchange, place: torch.device) -> None:
+        """Start this exchange of values on the device `place`, and return."""
+        ...
+
+    def finish(self, exchange: Exchange) -> None:
+        """Wait until this exchange has ended: the first that was started and not waited for."""
+        ...
+
+    def run(self, exchange: Exchange, place: torch.device) -> None:
+        """Make this exchange, after all that were started."""
+        ...
+
+    def take_spans(self) -> tuple[tuple[int, int], ...]:
+        """Return when each exchange that was started and waited for since the last call began and ended, in order."""
+        ...
+
+
+_CONNECTION: ContextVar[StepConnection | None] = ContextVar("step_connection", default=None)
 _Library: Any = torch.library.Library
 _LIBRARY = _Library("tensile", "FRAGMENT")  # the declared operators exist as long as this object
 _TAGS = (torch.Tag.nondeterministic_seeded,)
-_LIBRARY.define("sum_parts(Tensor[] like, Tensor[] own, *, int[] counts) -> Tensor[]", tags=_TAGS)
-_LIBRARY.define("all_reduce_(Tensor(a!)[] values) -> ()", tags=_TAGS)
+_SUM_PARTS = "(Tensor(a!)[] values, Tensor(b!)[] others, Tensor(c!) room, *, int[] counts, int own) -> ()"
+_ALL_REDUCE = "(Tensor(a!)[] values, Tensor(b!) room) -> ()"
 
 
 @contextmanager
-def connected(exchange: StepExchange) -> Iterator[None]:
+def connected(connection: StepConnection) -> Iterator[None]:
     """Let the steps that this thread runs exchange by this object."""
-    token = _EXCHANGE.set(exchange)
+    token = _CONNECTION.set(connection)
     try:
         yield
     finally:
-        _EXCHANGE.reset(token)
+        _CONNECTION.reset(token)
 
 
-def connection() -> StepExchange:
+def connection() -> StepConnection:
     """Return what this thread's steps exchange by."""
-    exchange = _EXCHANGE.get()
-    if exchange is None:
+    own = _CONNECTION.get()
+    if own is None:
         raise InvariantError("a step for several devices runs without a connection to the other devices")
+    return own
+
+
+def last_spans(count: int) -> tuple[tuple[int, int], ...]:
+    """Return when each of the last so many exchanges of this thread's steps began and ended, in order."""
+    own = _CONNECTION.get()
+    spans = () if own is None else own.take_spans()
+    return spans[len(spans) - count :] if count else ()
+
+
+def _sum_parts(
+    values: list[torch.Tensor], others: list[torch.Tensor], room: torch.Tensor, *, counts: Sequence[int], own: int
+) -> Exchange:
+    """Return the exchange that writes the sum over all parts of each value into it.
+
+    `values` are those of this rank's first part, if it has any, and `others` those of its other parts, one after the
+    other. `own` is the number of its parts. All are dense and of one type, in one memory order for each value.
+    """
+    count = len(values)
+    parts = [values, *(others[start : start + count] for start in range(0, len(others), count))][:own]
+
+    def exchange(network: RankNetwork) -> None:
+        memory = ExchangeRoom(room, values[0].dtype)
+        if count == 1:
+            in_order = [in_memory_order(value) for (value,) in parts]
+            network.sum_parts(in_order, in_memory_order(values[0]), counts, memory)
+            return
+        elements = sum(value.numel() for value in values)
+        packed = memory.take(max(1, own) * elements).view(-1, elements)
+        for part, row in zip(parts, packed, strict=False):
+            torch.cat([in_memory_order(value) for value in part], out=row)
+        network.sum_parts([*packed[:own]], packed[0], counts, memory)
+        spread(packed[0], values)
+
     return exchange
 
 
-def _sum_parts(like: list[torch.Tensor], own: list[torch.Tensor], *, counts: Sequence[int]) -> list[torch.Tensor]:
-    """Return the sum over all parts of each value, dense in the memory order of its `like`; all make one exchange.
+def _all_reduce(values: list[torch.Tensor], room: torch.Tensor) -> Exchange:
+    """Return the exchange that adds up each value over all ranks, in place. Values are dense and of one type."""
 
-    `own` are the values of this rank's first part, then those of the next one, each dense in that order. All values
-    are of one type.
-    """
-    exchange = connection()
-    totals = _like(like, own, counts=counts)
-    in_order = [in_memory_order(value) for value in own]
-    if len(like) == 1:
-        exchange.sum_parts(in_order, in_memory_order(totals[0]), counts)
-        return totals
-    sizes = [value.numel() for value in like]
-    parts = [torch.cat(in_order[start : start + len(like)]) for start in range(0, len(own), len(like))]
-    bucket = like[0].new_empty(sum(sizes))
-    exchange.sum_parts(parts, bucket, counts)
-    for total, summed in zip(totals, torch.split(bucket, sizes), strict=True):
-        in_memory_order(total).copy_(summed)
-    return totals
+    def exchange(network: RankNetwork) -> None:
+        if len(values) == 1:
+            network.all_reduce(in_memory_order(values[0]))
+            return
+        bucket = ExchangeRoom(room, values[0].dtype).take(sum(value.numel() for value in values))
+        torch.cat([in_memory_order(value) for value in values], out=bucket)
+        network.all_reduce(bucket)
+        spread(bucket, values)
 
-
-def _all_reduce(values: list[torch.Tensor]) -> None:
-    """Add up each value over all ranks, in place. Values are dense and of one type; several make one exchange."""
-    exchange = connection()
-    in_order = [in_memory_order(value) for value in values]
-    if len(in_order) == 1:
-        exchange.all_reduce(in_order[0])
-        return
-    bucket = torch.cat(in_order)
-    exchange.all_reduce(bucket)
-    for value, total in zip(in_order, torch.split(bucket, [value.numel() for value in in_order]), strict=True):
-        value.copy_(total)
+    return exchange
 
 
 def in_memory_order(value: torch.Tensor) -> torch.Tensor:
@@ -118,14 +166,33 @@ def in_memory_order(value: torch.Tensor) -> torch.Tensor:
     return value.as_strided((value.numel(),), (1,), value.storage_offset())
 
 
-def _like(like: list[torch.Tensor], own: list[torch.Tensor], *, counts: Sequence[int]) -> list[torch.Tensor]:
-    del own, counts
-    return [torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device) for t in like]
+def spread(joined: torch.Tensor, into: Sequence[torch.Tensor]) -> None:
+    """Copy elements that were joined into these dense values."""
+    for value, elements in zip(into, torch.split(joined, [value.numel() for value in into]), strict=True):
+        in_memory_order(value).copy_(elements)
 
 
-_LIBRARY.impl("sum_parts", _sum_parts, "CompositeExplicitAutograd")
-_LIBRARY.impl("all_reduce_", _all_reduce, "CompositeExplicitAutograd")
-torch.library.register_fake("tensile::sum_parts", _like, lib=_LIBRARY)
+def define_exchange(name: str, schema: str, make: Callable[..., Exchange]) -> tuple[Any, Any]:
+    """Define and return the operators that start and finish an exchange, which `make` makes of their arguments."""
 
-sum_parts_ = torch.ops.tensile.sum_parts.default
-all_reduce_ = torch.ops.tensile.all_reduce_.default
+    def start(values: list[torch.Tensor], *args: Any, **kwargs: Any) -> None:
+        room = args[-1]
+        connection().start(make(values, *args, **kwargs), room.device)
+
+    def finish(values: list[torch.Tensor], *args: Any, **kwargs: Any) -> None:
+        connection().finish(make(values, *args, **kwargs))
+
+    defined = []
+    for verb, run in (("start", start), ("finish", finish)):
+        _LIBRARY.define(f"{verb}_{name}{schema}", tags=_TAGS)
+        _LIBRARY.impl(f"{verb}_{name}", run, "CompositeExplicitAutograd")
+        defined.append(getattr(torch.ops.tensile, f"{verb}_{name}").default)
+    STARTS.add(defined[0])
+    FINISHES.add(defined[1])
+    return defined[0], defined[1]
+
+
+STARTS: set[Any] = set()  # the operators that start an exchange
+FINISHES: set[Any] = set()  # and those that wait for its end, which come in the same order
+start_sum_parts_, finish_sum_parts_ = define_exchange("sum_parts_", _SUM_PARTS, _sum_parts)
+start_all_reduce_, finish_all_reduce_ = define_exchange("all_reduce_", _ALL_REDUCE, _all_reduce)

@@ -1,7 +1,7 @@
 """The gradients of one of several devices that divide the optimizer's state among them.
 
-After the backward pass each device gets the sums, over the parts of all devices, of the gradients that it updates
-with, and of no other ones (part_gradients.py has the sum that every device gets). A bucket has about as many bytes
+Each device gets the sums, over the parts of all devices, of the gradients that it updates with, and of no other ones
+(part_gradients.py has the sum that every device gets). A bucket has about as many bytes
 for each device, so that an exchange uses all connections at once. After the updates the new parameters are handed out
 in the same buckets. So each device sends as much as if all made all updates.
 """
@@ -11,12 +11,27 @@ from itertools import zip_longest
 
 import torch
 
-from indb_tensile.executor.capture.owner_operators import hand_out_, hand_out_numbers, sum_at_owners
-from indb_tensile.executor.capture.part_gradients import BUCKET_BYTES, PartGradients, buckets, refuse_complex
+from indb_tensile.executor.capture.early_exchanges import EarlyExchanges, PlannedExchange
+from indb_tensile.executor.capture.exchange_room import owner_elements
+from indb_tensile.executor.capture.owner_operators import (
+    finish_sum_at_owners_,
+    hand_out_,
+    hand_out_numbers,
+    start_sum_at_owners_,
+)
+from indb_tensile.executor.capture.part_gradients import (
+    BUCKET_BYTES,
+    PartGradients,
+    buckets,
+    own_loss,
+    refuse_complex,
+)
 from indb_tensile.executor.capture.rank_share import RankShare
 from indb_tensile.executor.capture.record import Recorder
 from indb_tensile.executor.capture.state_division import StateDivision
 from indb_tensile.scheduler.graph import Stage
+
+_aten = torch.ops.aten
 
 
 class OwnerGradients(PartGradients):
@@ -30,33 +45,45 @@ class OwnerGradients(PartGradients):
         self, names: Sequence[str], losses: list[torch.Tensor], loss_type: torch.dtype
     ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """Record the exchanges. Return the loss, and the gradients of the parameters whose state this rank keeps."""
-        loss, _ = super().totals((), losses, loss_type)
-        totals: dict[str, torch.Tensor] = {}
-        for number, bucket in enumerate(owner_buckets(self._recorder, names, self._state)):
-            totals |= self._sums_at_owners(bucket, f"sum_at_owners_{number}")
-        return loss, {name: totals[name] for name in names if self._state.owns(name)}
+        exchanges = EarlyExchanges(self._recorder)
+        place = self._recorder.fake(names[0]).device
+        loss = own_loss(exchanges, losses[:1], loss_type, place)
+        owned = self._firsts(exchanges, [name for name in names if self._state.owns(name)])
+        planned = [self._sum([loss], [losses[1:]])]
+        planned += [
+            self._sum_at_owners(bucket, owned)
+            for bucket in reversed([*owner_buckets(self._recorder, names, self._state)])
+        ]
+        exchanges.record(planned, place)
+        # The host copies the loss right after the operator that makes it, so that is to be one after the exchange.
+        return exchanges.call(_aten.clone.default, loss, name="sum_loss"), owned
 
-    def _sums_at_owners(self, bucket: list[str], name: str) -> dict[str, torch.Tensor]:
-        owned = [parameter for parameter in bucket if self._state.owns(parameter)]
-        of_each = [self._own.get(parameter, []) for parameter in bucket]
-        own = [gradient for part in zip(*of_each, strict=True) for gradient in part]
-        owners, lengths = self._state.owners_of(bucket), [0] * len(self._counts)
-        for parameter, owner in zip(bucket, owners, strict=True):
-            fake = self._recorder.fake(parameter)
-            refuse_complex(parameter, fake)
-            lengths[owner] += fake.numel()
-        sums = self._recorder.call(
-            Stage.BACKWARD,
-            sum_at_owners,
-            [self._recorder.fake(parameter) for parameter in owned],
-            own,
-            counts=list(self._counts),
-            owners=owners,
-            lengths=lengths,
-            rank=self._state.rank,
-            name=name,
+    def _sum_at_owners(self, bucket: list[str], owned: Mapping[str, torch.Tensor]) -> PlannedExchange:
+        """Return the exchange of these parameters' gradients; `owned` are the first part's that this rank owns."""
+        fakes = [self._recorder.fake(name) for name in bucket]
+        for name, fake in zip(bucket, fakes, strict=True):
+            refuse_complex(name, fake)
+        owners, sizes = self._state.owners_of(bucket), [fake.numel() for fake in fakes]
+        own = [
+            owned.get(name, self._own[name][part]) if part == 0 else self._own[name][part]
+            for part in range(self._parts)
+            for name in bucket
+        ]
+        elements = owner_elements(sizes, owners, self._counts, self._parts, self._state.rank)
+        return PlannedExchange(
+            start=start_sum_at_owners_,
+            finish=finish_sum_at_owners_,
+            values=[owned[name] for name in bucket if name in owned],
+            others=(own,),
+            numbers={
+                "counts": list(self._counts),
+                "owners": owners,
+                "sizes": sizes,
+                "rank": self._state.rank,
+                "dtype": fakes[0].dtype,
+            },
+            room_bytes=elements * fakes[0].dtype.itemsize,
         )
-        return dict(zip(owned, sums, strict=True))
 
 
 def owner_buckets(recorder: Recorder, names: Sequence[str], state: StateDivision) -> Iterator[list[str]]:

@@ -1,9 +1,10 @@
 """Defines the operators by which devices exchange gradients and parameters if they divide the optimizer's state.
 
-`tensile::sum_at_owners` adds up the gradients of all parts of a batch, in the order of the parts, and gives each
-device the sums that it updates with. `tensile::hand_out_` gives all devices the parameters that each has updated, and
-`tensile::hand_out_numbers` one number of each parameter. Like those of exchange_operator.py the operators are marked
-as drawing random numbers, so that all devices run them once and in the same order.
+`tensile::start_sum_at_owners_` and its finish add up the gradients of all parts of a batch, in the order of the
+parts, and give each device the sums that it updates with (exchange_operator.py). `tensile::hand_out_` gives all
+devices the parameters that each has updated, and `tensile::hand_out_numbers` one number of each parameter; they wait
+until the exchange has ended. All are marked as drawing random numbers, so that all devices run them once and in the
+same order.
 """
 
 from collections.abc import Sequence
@@ -11,14 +12,22 @@ from typing import Any
 
 import torch
 
-from indb_tensile.executor.capture.exchange_operator import connection, in_memory_order
+from indb_tensile.executor.capture.exchange_operator import (
+    Exchange,
+    RankNetwork,
+    connection,
+    define_exchange,
+    in_memory_order,
+    spread,
+)
+from indb_tensile.executor.capture.exchange_room import ExchangeRoom, owner_lengths
 
 _Library: Any = torch.library.Library
 _LIBRARY = _Library("tensile", "FRAGMENT")  # the declared operators exist as long as this object
 _TAGS = (torch.Tag.nondeterministic_seeded,)
-_LIBRARY.define(
-    "sum_at_owners(Tensor[] like, Tensor[] own, *, int[] counts, int[] owners, int[] lengths, int rank) -> Tensor[]",
-    tags=_TAGS,
+_SUM_AT_OWNERS = (
+    "(Tensor(a!)[] values, Tensor(b!)[] own, Tensor(c!) room, *,"
+    " int[] counts, int[] owners, int[] sizes, int rank, ScalarType dtype) -> ()"
 )
 _LIBRARY.define("hand_out_(Tensor(a!)[] values, *, int[] owners, int ranks, int rank) -> ()", tags=_TAGS)
 _LIBRARY.define(
@@ -28,41 +37,50 @@ _LIBRARY.define(
 
 
 def _sum_at_owners(
-    like: list[torch.Tensor],
+    values: list[torch.Tensor],
     own: list[torch.Tensor],
+    room: torch.Tensor,
     *,
     counts: Sequence[int],
     owners: Sequence[int],
-    lengths: Sequence[int],
+    sizes: Sequence[int],
     rank: int,
-) -> list[torch.Tensor]:
-    """Return the sums over all parts of the values that this rank owns, each dense in the memory order of its `like`.
+    dtype: torch.dtype,
+) -> Exchange:
+    """Return the exchange that writes the sums over all parts of the values that this rank owns into `values`.
 
-    `own` are the values of this rank's first part, then those of the next one, each dense in that order: one value
-    for each of `owners`. `counts` has the number of parts of each rank, and `lengths` the number of elements that
-    each rank owns. All values are of one type.
+    `own` are the values of this rank's first part, then those of the next one: one for each of `owners`. `values` are
+    the first part's that this rank owns, if it has a part. `counts` has the number of parts of each rank, and `sizes`
+    the elements of each value. All are dense, of type `dtype`, and in one memory order for each value.
     """
-    totals = _like(like, own, counts=counts, owners=owners, lengths=lengths, rank=rank)
-    in_order = [in_memory_order(value) for value in own]
-    parts = [
-        _stretches(in_order[start : start + len(owners)], owners, len(lengths))
-        for start in range(0, len(own), len(owners))
-    ]
-    into = [in_memory_order(total) for total in totals]
-    joined = into[0] if len(into) == 1 else torch.empty(lengths[rank], **_kind(like, own))
-    connection().sum_at_owners(parts, joined, counts, lengths, rank)
-    _spread(joined, into)
-    return totals
+    lengths = owner_lengths(sizes, owners, len(counts))
+
+    def exchange(network: RankNetwork) -> None:
+        memory = ExchangeRoom(room, dtype)
+        in_order = [in_memory_order(value) for value in own]
+        parts = [
+            _stretches(in_order[start : start + len(owners)], owners, len(counts), memory)
+            for start in range(0, len(own), len(owners))
+        ]
+        into = [in_memory_order(value) for value in values]
+        single = into[0] if len(into) == 1 else memory.take(0 if parts else lengths[rank])
+        joined = parts[0][rank] if parts else single
+        network.sum_at_owners(parts, joined, counts, lengths, rank, memory)
+        if len(into) > 1:
+            spread(joined, values)
+
+    return exchange
 
 
 def _hand_out(values: list[torch.Tensor], *, owners: Sequence[int], ranks: int, rank: int) -> None:
     """Write the values of each owner into those of all other ranks. Values are dense and of one type."""
     in_order = [in_memory_order(value) for value in values]
     stretches = _stretches(in_order, owners, ranks)
-    connection().hand_out(stretches, rank)
+    connection().run(lambda network: network.hand_out(stretches, rank), values[0].device)
     for owner, stretch in enumerate(stretches):
-        if owner != rank:
-            _spread(stretch, [value for value, own in zip(in_order, owners, strict=True) if own == owner])
+        into = [value for value, own in zip(values, owners, strict=True) if own == owner]
+        if owner != rank and len(into) > 1:
+            spread(stretch, into)
 
 
 def _hand_out_numbers(
@@ -83,36 +101,20 @@ def _hand_out_numbers(
     return numbers
 
 
-def _stretches(values: Sequence[torch.Tensor], owners: Sequence[int], ranks: int) -> list[torch.Tensor]:
+def _stretches(
+    values: Sequence[torch.Tensor], owners: Sequence[int], ranks: int, room: ExchangeRoom | None = None
+) -> list[torch.Tensor]:
     """Return the elements of each rank's values in one tensor. If a rank has only one value, nothing is copied."""
     of_rank = [[value for value, own in zip(values, owners, strict=True) if own == rank] for rank in range(ranks)]
-    return [own[0] if len(own) == 1 else torch.cat(own) if own else values[0][:0] for own in of_rank]
-
-
-def _spread(joined: torch.Tensor, into: Sequence[torch.Tensor]) -> None:
-    """Copy the elements into these values, unless they are those of one value."""
-    if len(into) > 1:
-        for value, elements in zip(into, torch.split(joined, [value.numel() for value in into]), strict=True):
-            value.copy_(elements)
-
-
-def _kind(*values: list[torch.Tensor]) -> dict[str, Any]:
-    """Return type and device of the first value, if there is one."""
-    first = next((value for group in values for value in group), None)
-    return {} if first is None else {"dtype": first.dtype, "device": first.device}
-
-
-def _like(
-    like: list[torch.Tensor],
-    own: list[torch.Tensor],
-    *,
-    counts: Sequence[int],
-    owners: Sequence[int],
-    lengths: Sequence[int],
-    rank: int,
-) -> list[torch.Tensor]:
-    del own, counts, owners, lengths, rank
-    return [torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device) for t in like]
+    joined = []
+    for own in of_rank:
+        if len(own) < 2:
+            joined.append(own[0] if own else values[0][:0])
+        elif room is None:
+            joined.append(torch.cat(own))
+        else:
+            joined.append(torch.cat(own, out=room.take(sum(value.numel() for value in own))))
+    return joined
 
 
 def _numbers(
@@ -128,12 +130,10 @@ def _numbers(
     return torch.empty(len(owners), dtype=dtype, device=device)
 
 
-_LIBRARY.impl("sum_at_owners", _sum_at_owners, "CompositeExplicitAutograd")
 _LIBRARY.impl("hand_out_", _hand_out, "CompositeExplicitAutograd")
 _LIBRARY.impl("hand_out_numbers", _hand_out_numbers, "CompositeExplicitAutograd")
-torch.library.register_fake("tensile::sum_at_owners", _like, lib=_LIBRARY)
 torch.library.register_fake("tensile::hand_out_numbers", _numbers, lib=_LIBRARY)
 
-sum_at_owners = torch.ops.tensile.sum_at_owners.default
+start_sum_at_owners_, finish_sum_at_owners_ = define_exchange("sum_at_owners_", _SUM_AT_OWNERS, _sum_at_owners)
 hand_out_ = torch.ops.tensile.hand_out_.default
 hand_out_numbers = torch.ops.tensile.hand_out_numbers.default

@@ -1,21 +1,21 @@
 """The gradients of the parts that one of several devices computes, and their exact sum over the parts of all devices.
 
-Each part's gradients are kept until the backward pass is over. Then the gradients of all parts are added up, in
-buckets of consecutive parameters in the model's order. One device adds them in place as soon as they exist
-(update.py), in the same order of the parts, so the bits are equal.
+Each part's gradients are kept until those of the last part are there. Then the gradients of all parts are added up,
+in buckets of consecutive parameters, the last ones in the model's order first (early_exchanges.py). One device adds
+them in place as soon as they exist (update.py), in the same order of the parts, so the bits are equal.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import torch
 
 from indb_tensile.errors import RequestError
-from indb_tensile.executor.capture.exchange_operator import sum_parts_
+from indb_tensile.executor.capture.early_exchanges import EarlyExchanges, PlannedExchange
+from indb_tensile.executor.capture.exchange_operator import finish_sum_parts_, start_sum_parts_
+from indb_tensile.executor.capture.exchange_room import parts_elements
 from indb_tensile.executor.capture.rank_share import RankShare
 from indb_tensile.executor.capture.record import Recorder
 from indb_tensile.executor.capture.update import like_parameter
-from indb_tensile.scheduler.graph import Stage
 
 # Small gradients are exchanged together, which needs scratch of several times this size; a larger one is alone.
 BUCKET_BYTES = 1 << 20
@@ -29,6 +29,7 @@ class PartGradients:
     def __init__(self, recorder: Recorder, share: RankShare, parts: int) -> None:
         self._recorder = recorder
         self._counts = share.counts(parts)
+        self._parts = len(share.own(parts))
         self._own: dict[str, list[torch.Tensor]] = {}
 
     def add(self, name: str, gradient: torch.Tensor) -> None:
@@ -41,24 +42,47 @@ class PartGradients:
         self, names: Sequence[str], losses: list[torch.Tensor], loss_type: torch.dtype
     ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """Record the exchanges. Return the loss and the gradient of each named parameter, over all parts."""
-        values = {"loss": (first_loss(self._recorder, losses, loss_type), losses)}
-        for name in names:
-            parameter = self._recorder.fake(name)
-            refuse_complex(name, parameter)
-            values[f"of {name}"] = parameter, self._own.get(name, [])
-        totals: dict[str, torch.Tensor] = {}
-        for number, bucket in enumerate(buckets({key: like for key, (like, _) in values.items()}, BUCKET_BYTES)):
-            totals |= zip(bucket, self._sums([values[key] for key in bucket], f"sum_{number}"), strict=True)
-        return totals["loss"], {name: totals[f"of {name}"] for name in names}
+        exchanges = EarlyExchanges(self._recorder)
+        place = self._recorder.fake(names[0]).device
+        loss = own_loss(exchanges, losses[:1], loss_type, place)
+        firsts = {"loss": loss} | {f"of {name}": value for name, value in self._firsts(exchanges, names).items()}
+        others = {"loss": losses[1:]} | {f"of {name}": self._own.get(name, [])[1:] for name in names}
+        planned = [
+            self._sum([firsts[key] for key in bucket], [others[key] for key in bucket])
+            for bucket in buckets(backwards(firsts), BUCKET_BYTES)
+        ]
+        exchanges.record(planned, place)
+        # The host copies the loss right after the operator that makes it, so that is to be one after the exchange.
+        total = exchanges.call(_aten.clone.default, loss, name="sum_loss")
+        return total, {name: firsts[f"of {name}"] for name in names}
 
-    def _sums(self, bucket: list[tuple[torch.Tensor, list[torch.Tensor]]], name: str) -> list[torch.Tensor]:
-        """Record the exchange of a bucket: pairs of a tensor like the sum and the values of this device's parts."""
-        like = [value for value, _ in bucket]
-        own = [value for part in zip(*(values for _, values in bucket), strict=True) for value in part]
-        totals: list[torch.Tensor] = self._recorder.call(
-            Stage.BACKWARD, sum_parts_, like, own, counts=list(self._counts), name=name
+    def _firsts(self, exchanges: EarlyExchanges, names: Sequence[str]) -> dict[str, torch.Tensor]:
+        """Return the gradients of this device's first part, in whose place the sums come."""
+        for name in names:
+            refuse_complex(name, self._recorder.fake(name))
+        if not self._parts:
+            return {name: exchanges.empty(self._recorder.fake(name)) for name in names}
+        among = [value for values in self._own.values() for value in values]
+        own = exchanges.own([self._own[name][0] for name in names], among)
+        return dict(zip(names, own, strict=True))
+
+    def _sum(self, values: list[torch.Tensor], others: list[list[torch.Tensor]]) -> PlannedExchange:
+        sizes = [value.numel() for value in values]
+        elements = parts_elements(sizes, self._counts, self._parts)
+        return PlannedExchange(
+            start=start_sum_parts_,
+            finish=finish_sum_parts_,
+            values=values,
+            others=([value for part in zip(*others, strict=True) for value in part],),
+            numbers={"counts": list(self._counts), "own": self._parts},
+            room_bytes=elements * values[0].dtype.itemsize,
         )
-        return totals
+
+
+def backwards(values: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return the first value, which is the loss, and then the others from the last to the second."""
+    loss, *names = values
+    return {name: values[name] for name in (loss, *reversed(names))}
 
 
 def buckets(values: Mapping[str, torch.Tensor], size_bytes: int) -> Iterator[list[str]]:
@@ -77,13 +101,17 @@ def buckets(values: Mapping[str, torch.Tensor], size_bytes: int) -> Iterator[lis
     yield bucket
 
 
-def first_loss(recorder: Recorder, losses: list[torch.Tensor], loss_type: torch.dtype) -> torch.Tensor:
-    """Return the first part's loss; zero for a device without a part."""
-    if losses:
-        return losses[0]
-    kind: dict[str, Any] = {"dtype": loss_type, "device": torch.device("cpu")}
-    zero: torch.Tensor = recorder.call(Stage.BACKWARD, _aten.zeros.default, [], **kind)
-    return zero
+def own_loss(
+    exchanges: EarlyExchanges, losses: Sequence[torch.Tensor], loss_type: torch.dtype, place: torch.device
+) -> torch.Tensor:
+    """Record the sum of these losses, to be changed in place; zero for a device without a part."""
+    if not losses:
+        zero: torch.Tensor = exchanges.call(_aten.zeros.default, [], dtype=loss_type, device=place)
+        return zero
+    total: torch.Tensor = exchanges.call(_aten.clone.default, losses[0])
+    for other in losses[1:]:
+        exchanges.call(_aten.add_.Tensor, total, other)
+    return total
 
 
 def refuse_complex(name: str, parameter: torch.Tensor) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from itertools import zip_longest
+from itertools import count, zip_longest
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from torch import nn
 
 from indb_tensile.errors import GraphError, RequestError
 from indb_tensile.executor.capture.allocation_script import AllocationScript
+from indb_tensile.executor.capture.exchange_operator import FINISHES, STARTS
 from indb_tensile.executor.capture.optimizer import OptimizerSettings
 from indb_tensile.executor.capture.owner_gradients import OwnerExchanges
 from indb_tensile.executor.capture.passes import WHOLE, Passes
@@ -221,7 +222,7 @@ def _assemble(
     views = {name: call for call in calls if call.view for name in call.makes}
     steps = _steps(calls, views, [n for n in (loss, outputs) if n is not None])
     tensor_of, tensors = _tensors(recorder, stored, steps)
-    operators = tuple(_operator(step.kernel, tensor_of) for step in steps)
+    operators = _operators(steps, tensor_of)
     return CapturedStep(
         graph=StepGraph(tensors=tensors, operators=operators, signature=_signature(kind, tensors, operators)),
         kind=kind,
@@ -281,6 +282,19 @@ def _tensors(
         for key, info in ((key, recorder.storages[key]) for key in keys)
     )
     return tensor_of, tensors
+
+
+def _operators(steps: tuple[Step, ...], tensor_of: dict[StorageKey, TensorId]) -> tuple[Operator, ...]:
+    """Return the operators, with the exchanges numbered in their order."""
+    starts, finishes = count(), count()
+    return tuple(
+        replace(
+            _operator(step.kernel, tensor_of),
+            starts=next(starts) if step.kernel.target in STARTS else None,
+            awaits=next(finishes) if step.kernel.target in FINISHES else None,
+        )
+        for step in steps
+    )
 
 
 def _operator(call: Call, tensor_of: dict[StorageKey, TensorId]) -> Operator:

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 
 from torch import Tensor
 
-from indb_tensile.executor.ranks.part_exchange import PIECE_ELEMENTS, RankGroup
+from indb_tensile.executor.capture.exchange_room import ExchangeRoom, owner_piece_sizes, owner_width
+from indb_tensile.executor.ranks.part_exchange import RankGroup
 
 
 def sum_at_owners(
@@ -19,16 +20,15 @@ def sum_at_owners(
     counts: Sequence[int],
     lengths: Sequence[int],
     rank: int,
+    room: ExchangeRoom,
 ) -> None:
     """Write the sum of all parts' values that this rank owns, added in the order of the parts, into `total`.
 
-    `own` are the values of each of this rank's parts, for each owner (elements). `counts` has the number of parts of
-    each rank, and `lengths` the number of elements that each rank owns. Values may be on a GPU.
+    `own` are the values of each of this rank's parts, for each owner (elements); `total` may be the first part's for
+    this rank. `counts` has the number of parts of each rank, and `lengths` the elements that each rank owns. Values
+    may be on a GPU.
     """
-    like = total.cpu() if not total.is_cpu else total
-    width = _width(lengths)
-    received = like.new_zeros(sum(counts) * min(width, lengths[rank]))
-    sent = like.new_zeros(len(own) * sum(min(width, length) for length in lengths))
+    received, sent = map(room.take_on_host, owner_piece_sizes(lengths, len(own), counts, rank))
     for start, spans in _pieces(lengths):
         end = 0
         for owner, span in enumerate(spans):
@@ -48,7 +48,7 @@ def sum_at_owners(
 def hand_out(group: RankGroup, values: Sequence[Tensor], rank: int) -> None:
     """Send all other ranks the values of this one, `values[rank]` (elements), and write theirs into the others."""
     lengths = [value.numel() for value in values]
-    width = _width(lengths)
+    width = owner_width(lengths)
     own = values[rank].cpu() if not values[rank].is_cpu else values[rank]
     received = own.new_zeros(sum(min(width, length) for owner, length in enumerate(lengths) if owner != rank))
     sent = own.new_zeros((len(values) - 1) * min(width, lengths[rank]))
@@ -65,13 +65,8 @@ def hand_out(group: RankGroup, values: Sequence[Tensor], rank: int) -> None:
             end += count
 
 
-def _width(lengths: Sequence[int]) -> int:
-    """Return the most elements of an owner's stretch that one piece has."""
-    return min(max(1, PIECE_ELEMENTS // len(lengths)), max(lengths))
-
-
 def _pieces(lengths: Sequence[int]) -> Iterator[tuple[int, list[int]]]:
     """Yield where each piece begins within the stretches, and how many elements of each stretch it has."""
-    width = _width(lengths)
+    width = owner_width(lengths)
     for start in range(0, max(lengths), max(1, width)):
         yield start, [max(0, min(width, length - start)) for length in lengths]

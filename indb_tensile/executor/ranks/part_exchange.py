@@ -21,10 +21,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from indb_tensile.errors import RequestError
-
-# An exchange takes a gradient piece by piece. Smaller pieces cost more waits for the network, and larger ones more
-# memory, whose first touch costs more time than the network where all ranks are of one machine.
-PIECE_ELEMENTS = 1 << 19
+from indb_tensile.executor.capture.exchange_room import ExchangeRoom, piece_sizes, piece_width
 
 
 class RankGroup(Protocol):
@@ -50,6 +47,10 @@ class RankGroup(Protocol):
         """Add up each tensor over all ranks, in place."""
         ...
 
+    def abort(self) -> None:
+        """End every operation that is under way with an error. The group can make no more."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartExchange:
@@ -66,14 +67,16 @@ class PartExchange:
         if len(self.parts) != self.group.size():
             raise RequestError(f"the parts of {len(self.parts)} ranks, in a group of {self.group.size()}")
 
-    def exact_sum(self, own: Sequence[Tensor], total: Tensor) -> None:
+    def exact_sum(self, own: Sequence[Tensor], total: Tensor, room: ExchangeRoom) -> None:
         """Write the sum of all parts' gradients, added in the order of the parts, into `total` (elements).
 
-        `own` are the gradients of this rank's parts, in order (elements each). They may be on a GPU; the exchange is
-        made in host memory, piece by piece, so that it needs little memory and touches the same memory again.
+        `own` are the gradients of this rank's parts, in order (elements each); `total` may be the first of them. They
+        may be on a GPU; the exchange is made in host memory, piece by piece, so that it needs little room and touches
+        the same memory again.
         """
-        width = max(1, -(-min(PIECE_ELEMENTS, total.numel()) // len(self.parts)))
-        buffers = _PieceBuffers.of(total.dtype, width, len(own), self.parts)
+        counts = [len(parts) for parts in self.parts]
+        width = piece_width(total.numel(), len(self.parts))
+        buffers = _PieceBuffers(*map(room.take_on_host, piece_sizes(total.numel(), len(own), counts)))
         step = width * len(self.parts)
         for start in range(0, total.numel(), step):
             self._sum_piece([part[start : start + step] for part in own], total[start : start + step], buffers)
@@ -97,7 +100,7 @@ class PartExchange:
         total.copy_(gathered[:elements])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class _PieceBuffers:
     """Host memory for the exchange of a piece."""
 
@@ -105,11 +108,3 @@ class _PieceBuffers:
     received: Tensor
     copies: Tensor  # of the sum of this rank's stretch, one for each rank
     gathered: Tensor
-
-    @classmethod
-    def of(cls, dtype: torch.dtype, width: int, own: int, parts: Sequence[range]) -> "_PieceBuffers":
-        """Return buffers for stretches of at most `width` elements and so many own parts."""
-        stretches = len(parts)
-        sizes = stretches * own, parts[-1].stop, stretches, stretches
-        sent, received, copies, gathered = (torch.zeros(count * width, dtype=dtype) for count in sizes)
-        return cls(sent=sent, received=received, copies=copies, gathered=gathered)

@@ -1,13 +1,17 @@
 """Connects the steps that a rank runs to the other ranks."""
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from time import perf_counter_ns
 
 import torch
 
-from indb_tensile.executor.capture.exchange_operator import connected
+from indb_tensile.executor.capture.exchange_operator import Exchange, connected
+from indb_tensile.executor.capture.exchange_room import ExchangeRoom
 from indb_tensile.executor.capture.rank_share import parts_of
 from indb_tensile.executor.ranks import owner_exchange
+from indb_tensile.executor.ranks.exchange_lane import SPANS_KEPT, ExchangeLane
 from indb_tensile.executor.ranks.part_exchange import PartExchange, RankGroup
 from indb_tensile.executor.ranks.rank_connection import while_ranks_answer
 
@@ -16,42 +20,103 @@ from indb_tensile.executor.ranks.rank_connection import while_ranks_answer
 def exchanging(group: RankGroup, around: Callable[[], AbstractContextManager[None]] = nullcontext) -> Iterator[None]:
     """Let the steps that this thread runs exchange with those of all ranks of the group.
 
-    Each exchange runs in a context of `around`. Gloo exchanges host memory, so values of a GPU are copied there.
-    A step raises RankLostError if another rank has gone, or does not answer in time. No step can run after that.
+    A step waits for exchanges within contexts of `around`. Gloo exchanges host memory, so values of a GPU are copied
+    there. A step raises RankLostError if another rank has gone, or does not answer in time. No step can run after
+    that. When the context ends, no exchange is under way.
     """
-    with connected(_GroupExchange(group, around)):
-        yield
+    lane = ExchangeLane(around)
+    try:
+        with connected(_LaneConnection(_GroupNetwork(group), group, lane)):
+            yield
+    finally:
+        lane.close(group.abort)
 
 
 @contextmanager
 def measuring(ranks: int) -> Iterator[None]:
     """Let this thread's steps exchange with nobody, in the memory that an exchange with the others takes.
 
-    Operators are measured before the job is admitted, when no other rank is there to answer.
+    Operators are measured before the job is admitted, when no other rank is there to answer, and each by itself. So
+    the operator that waits for an exchange makes it.
     """
-    with exchanging(_NobodyElse(ranks)):
+    with connected(_Measuring(_GroupNetwork(_NobodyElse(ranks)))):
         yield
 
 
-class _GroupExchange:
-    """The exchanges of a step over one process group."""
+class _LaneConnection:
+    """The exchanges of a step, on a lane beside its operators."""
 
-    def __init__(self, group: RankGroup, around: Callable[[], AbstractContextManager[None]]) -> None:
+    def __init__(self, network: "_GroupNetwork", group: RankGroup, lane: ExchangeLane) -> None:
+        self._network = network
         self._group = group
-        self._around = around
+        self._lane = lane
 
-    def sum_parts(self, own: Sequence[torch.Tensor], total: torch.Tensor, counts: Sequence[int]) -> None:
+    def start(self, exchange: Exchange, place: torch.device) -> None:
+        """Start this exchange."""
+        self._lane.start(lambda: exchange(self._network), place)
+
+    def finish(self, exchange: Exchange) -> None:
+        """Wait until this exchange, the first that was started and not waited for, has ended."""
+        del exchange  # the lane has the one that was started
+        with while_ranks_answer(self._group):
+            self._lane.finish()
+
+    def run(self, exchange: Exchange, place: torch.device) -> None:
+        """Make this exchange, after all that were started."""
+        with while_ranks_answer(self._group):
+            self._lane.run(lambda: exchange(self._network), place)
+
+    def take_spans(self) -> tuple[tuple[int, int], ...]:
+        """Return when each exchange since the last call began and ended."""
+        return self._lane.take_spans()
+
+
+class _Measuring:
+    """Makes each exchange when it is waited for."""
+
+    def __init__(self, network: "_GroupNetwork") -> None:
+        self._network = network
+        self._spans: deque[tuple[int, int]] = deque(maxlen=SPANS_KEPT)
+
+    def start(self, exchange: Exchange, place: torch.device) -> None:
+        """Do nothing: the exchange is measured with the operator that waits for it."""
+
+    def finish(self, exchange: Exchange) -> None:
+        """Make the exchange."""
+        began_ns = perf_counter_ns()
+        exchange(self._network)
+        self._spans.append((began_ns, perf_counter_ns()))
+
+    def run(self, exchange: Exchange, place: torch.device) -> None:
+        """Make the exchange."""
+        del place
+        exchange(self._network)
+
+    def take_spans(self) -> tuple[tuple[int, int], ...]:
+        """Return when each exchange since the last call began and ended."""
+        spans = tuple(self._spans)
+        self._spans.clear()
+        return spans
+
+
+class _GroupNetwork:
+    """What an exchange does with the other ranks of one process group."""
+
+    def __init__(self, group: RankGroup) -> None:
+        self._group = group
+
+    def sum_parts(
+        self, own: Sequence[torch.Tensor], total: torch.Tensor, counts: Sequence[int], room: ExchangeRoom
+    ) -> None:
         """Write the sum over all parts, added in the order of the parts, into `total`."""
-        with self._exchange():
-            PartExchange(group=self._group, parts=parts_of(counts)).exact_sum(own, total)
+        PartExchange(group=self._group, parts=parts_of(counts)).exact_sum(own, total, room)
 
     def all_reduce(self, values: torch.Tensor) -> None:
         """Add up the values of all ranks in the order of the library, in place."""
-        with self._exchange():
-            on_host = values.cpu()
-            self._group.allreduce([on_host]).wait()
-            if on_host is not values:
-                values.copy_(on_host)
+        on_host = values.cpu()
+        self._group.allreduce([on_host]).wait()
+        if on_host is not values:
+            values.copy_(on_host)
 
     def sum_at_owners(
         self,
@@ -60,18 +125,14 @@ class _GroupExchange:
         counts: Sequence[int],
         lengths: Sequence[int],
         rank: int,
+        room: ExchangeRoom,
     ) -> None:
         """Write the sum over all parts of the values that this rank owns into `total`."""
-        with self._exchange():
-            owner_exchange.sum_at_owners(self._group, own, total, counts, lengths, rank)
+        owner_exchange.sum_at_owners(self._group, own, total, counts, lengths, rank, room)
 
     def hand_out(self, values: Sequence[torch.Tensor], rank: int) -> None:
         """Send all ranks the values that this rank owns, and receive those of the others."""
-        with self._exchange():
-            owner_exchange.hand_out(self._group, values, rank)
-
-    def _exchange(self) -> AbstractContextManager[None]:
-        return while_ranks_answer(self._group, self._around)
+        owner_exchange.hand_out(self._group, values, rank)
 
 
 class _Done(torch.distributed.Work):
@@ -108,3 +169,6 @@ class _NobodyElse:
     def allreduce(self, tensors: list[torch.Tensor], /) -> torch.distributed.Work:
         del tensors
         return _Done()
+
+    def abort(self) -> None:
+        """Do nothing: nothing is under way."""

@@ -13,9 +13,10 @@ from time import perf_counter_ns, time_ns
 from typing import Any
 
 from indb_tensile.device.device import Clock, Device, HostBuffer, Ticket
+from indb_tensile.executor.capture.exchange_operator import last_spans
 from indb_tensile.executor.latency.gpu_clock import EventClock
 from indb_tensile.executor.run.program import Iterate, Program, variant_of
-from indb_tensile.scheduler.graph import OpIndex, Stage, TensorId
+from indb_tensile.scheduler.graph import Operator, OpIndex, Stage, TensorId
 from indb_tensile.scheduler.timing.recorded_iterations import (
     MOST_EVENTS,
     Pause,
@@ -92,6 +93,7 @@ class IterationRecorder:
         self._marks, self._seen_ns, self._waits, self._moved, self._used = [], [], [], [], []
         count = len(program.wiring.turns)
         call(self._iterate, [0] * (count + 1), [0] * (count + 1))
+        self._moved += _exchanges(program)
         marks = self._marks
         if operator_clock is not None:
             begun_ns = self._seen_ns[0]
@@ -131,7 +133,7 @@ class IterationRecorder:
         return [
             Event(
                 job=0,
-                kind=EventKind.UPLOAD if operator.stage is Stage.UPLOAD else EventKind.COMPUTE,
+                kind=_kind(operator),
                 operator=OpIndex(k),
                 tensor=operator.writes[0] if operator.stage is Stage.UPLOAD and operator.writes else None,
                 start_ns=min(ready_ns[k], marks[k + 1]),
@@ -240,3 +242,19 @@ class IterationRecorder:
         self._waits.append(
             Event(job=0, kind=kind, operator=self._position, tensor=tensor, start_ns=start_ns, end_ns=end_ns)
         )
+
+
+def _kind(operator: Operator) -> EventKind:
+    """Return what the time of an operator is: the one that waits for an exchange does nothing else."""
+    if operator.awaits is not None:
+        return EventKind.LATE_EXCHANGE
+    return EventKind.UPLOAD if operator.stage is Stage.UPLOAD else EventKind.COMPUTE
+
+
+def _exchanges(program: Program) -> list[Event]:
+    """Return an event for each exchange of the iteration that has just run, with the operator that started it."""
+    starts = [OpIndex(k) for k, op in enumerate(program.wiring.graph.operators) if op.starts is not None]
+    return [
+        Event(job=0, kind=EventKind.EXCHANGE, operator=start, tensor=None, start_ns=began_ns, end_ns=ended_ns)
+        for start, (began_ns, ended_ns) in zip(starts, last_spans(len(starts)), strict=True)
+    ]

@@ -21,6 +21,7 @@ from indb_tensile.executor.capture.aten import entry_point
 from indb_tensile.executor.capture.record import Call, Ref, Runtime, refs
 from indb_tensile.executor.capture.replay import INPUTS
 from indb_tensile.executor.capture.step_capture import CapturedStep, StepKind
+from indb_tensile.executor.run.exchange_plan import check_exchanges
 from indb_tensile.executor.run.joint_updates import joint_updates
 from indb_tensile.executor.run.next_uploads import NO_NEXT_UPLOADS, NextUploads, next_uploads
 from indb_tensile.executor.run.program_constants import ProgramConstants
@@ -112,6 +113,7 @@ def compile_program(
     cache = PlanCache()
     timeline = unroll(step.graph, plan, cache)
     wiring = assign_variables(step, plan, timeline.home, cache)
+    check_exchanges(plan, wiring.graph)
     constants = ProgramConstants()
     ahead = not (on_host or gated) and step.kind is StepKind.TRAINING
     uploads_next = next_uploads(step.graph, plan, cache) if ahead else NO_NEXT_UPLOADS

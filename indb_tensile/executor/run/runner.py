@@ -15,6 +15,7 @@ from indb_tensile.executor.capture.step_capture import CapturedStep, StepKind, c
 from indb_tensile.executor.latency.gpu_clock import EventClock
 from indb_tensile.executor.latency.sampled_iterations import SampledIterations, TimedIteration, summarise
 from indb_tensile.executor.run.cuda_graphs import Graphs, learning_rate_tensor
+from indb_tensile.executor.run.exchange_plan import operator_times
 from indb_tensile.executor.run.graph_cache import GraphCache
 from indb_tensile.executor.run.host_results import HostResults, Results
 from indb_tensile.executor.run.iteration_recorder import IterationRecorder
@@ -428,14 +429,12 @@ class Runner:
                 lambda iterate, times, stalls: iterate(rate, first, carried, returned, times, stalls),
             )
             return
-        count = len(program.wiring.turns)
-        times, stalls = [0] * (count + 1), [0] * (count + 1)
+        times, stalls = ([0] * (len(program.wiring.turns) + 1) for _ in range(2))
         stall_ns = program.timed(rate, self._state.steps == 0, self._carried, returned, times, stalls)
         started_ns = times[0]
         if self._operator_clock is not None:
             times = self._operator_clock.read(times)
-        taken_ns = [times[k + 1] - times[k] - (stalls[k + 1] - stalls[k]) for k in range(count)]
-        latency_ns = captured_latency(taken_ns, program.plan)
+        latency_ns = captured_latency(operator_times(program.wiring.graph, times, stalls), program.plan)
         self._sampled_ns = started_ns if self._operator_clock is None else self._clock()
         self._samples.append(TimedIteration(latency_ns, times[-1] - times[0], stall_ns))
 

@@ -25,6 +25,7 @@ from indb_tensile.scheduler.completion.choose_starts import (
 )
 from indb_tensile.scheduler.completion.demand import JobDemand, TradeOff
 from indb_tensile.scheduler.completion.set_forecasts import SetForecasts, SharedDevice, members
+from indb_tensile.scheduler.exchange_times import blocking_ns
 from indb_tensile.scheduler.graph import OpIndex, Stage
 from indb_tensile.scheduler.planner import JobPlan
 
@@ -277,7 +278,7 @@ def planned_point(member: Member, plan: JobPlan) -> TradeOff:
     point = TradeOff(
         peak_bytes=plan.peak_bytes,
         iteration_ns=forecast.iteration_ns,
-        compute_ns=forecast.compute_ns,
+        compute_ns=forecast.operators_ns,
         stall_ns=forecast.stall_out_ns + forecast.stall_in_ns,
     )
     return scaled_by(point, member.alone_ns / _foreseen_operators_ns(member, plan))
@@ -291,10 +292,10 @@ def _foreseen_operators_ns(member: Member, plan: JobPlan) -> float:
     divided by `graph_share` in a round, where no iteration runs as a graph.
     """
     workload = member.workload
-    compute_ns = float(plan.forecast.compute_ns or member.alone_ns)
+    compute_ns = float(plan.forecast.operators_ns or member.alone_ns)
     if workload is None:
         return compute_ns
-    latency_ns = workload.latency_ns[0]
+    latency_ns = blocking_ns(workload.graphs[0], workload.latency_ns[0])
     if plan.part is not None:
         compute_ns *= workload.graph_share
     operators, order = workload.graphs[0].operators, plan.plans[0].executions

@@ -241,7 +241,7 @@ def _captured(decision: Decision, capture: Capture) -> None:
         member,
         workload=workload,
         corrected_ns=workload.latency_ns[0],
-        alone_ns=sum(workload.latency_ns[0]),
+        alone_ns=workload.step_ns,
         steps=capture.steps,
         steps_left=capture.steps,
         alternates=capture.alternates,
@@ -267,7 +267,7 @@ def _calibrated(decision: Decision, calibration: Calibration) -> None:
         member,
         workload=workload,
         corrected_ns=workload.latency_ns[0],
-        alone_ns=sum(workload.latency_ns[0]),
+        alone_ns=workload.step_ns,
         trade_offs=(),
         stage=JobStage.WAITING,
     )

@@ -25,6 +25,7 @@ from indb_tensile.scheduler.admission.events import (
 from indb_tensile.scheduler.admission.plan_targets import renew_forecasts
 from indb_tensile.scheduler.admission.pool import JobStage, Member, PlanReason
 from indb_tensile.scheduler.admission.running_set import measured_throughput
+from indb_tensile.scheduler.exchange_times import blocking_ns
 from indb_tensile.scheduler.timing.latency import correct, drift
 
 # Weight of a measurement in its mean with the present value. A report is already a mean of iterations.
@@ -62,7 +63,7 @@ def record_measurement(decision: Decision, measurement: Measurement) -> None:
     decision.pool = replace(decision.pool, losses=0, claim_pause_ticks=0)  # a measurement shows that the device works
     if _is_disturbed(decision, member):
         return
-    compute_ns = sum(measurement.latency_ns)
+    compute_ns = sum(blocking_ns(member.workload.graphs[0], measurement.latency_ns))
     decision.pool, member = observe(decision.pool, member, compute_ns)
     note_between(decision, member, measurement.step_ns, measurement.iteration_ns, compute_ns)
     # Operators were calibrated alone, so the first measurement beside other jobs replaces the calibrated latency

@@ -117,10 +117,16 @@ class _Walk:
     loads: list[int] = field(default_factory=list)
     waits: list[int] = field(default_factory=list)  # bytes before each operator, before it takes any memory
     strict: bool = False
+    # the tensors of each exchange that was started and not waited for, in order
+    under_way: dict[int, frozenset[TensorId]] = field(default_factory=dict)
 
     def fault(self, text: str) -> None:
         if self.strict:
             self.faults.append(text)
+
+    def exchange_of(self, tensor: TensorId) -> int | None:
+        """Return the exchange under way that uses this tensor."""
+        return next((number for number, own in self.under_way.items() if tensor in own), None)
 
     def name(self, tensor: TensorId) -> str:
         return f"tensor {tensor} ({self.graph.tensors[tensor].name})"
@@ -199,6 +205,7 @@ def _step(walk: _Walk, index: int) -> None:
     walk.waits.append(walk.held_bytes)
     _take(walk, index)
     _run(walk, index, operator)
+    _exchange(walk, index, operator)
     walk.loads.append(walk.held_bytes + operator.workspace_bytes)
     for swap in walk.moves.leave_after.get(index, ()):
         _leave(walk, swap)
@@ -214,6 +221,8 @@ def _give_back(walk: _Walk, index: int) -> None:
             walk.fault(f"{walk.name(swap.tensor)} leaves at {index} without a valid host copy: {swap}")
         walk.put(swap.tensor, _State.AWAY)
     for tensor in walk.dying.get(index, ()):
+        if (number := walk.exchange_of(tensor)) is not None:
+            walk.fault(f"{walk.name(tensor)} is released at {index} while exchange {number} uses it")
         if walk.state[tensor] not in (_State.ABSENT, _State.RESIDENT):
             walk.fault(f"{walk.name(tensor)} is {walk.state[tensor]} when it is released at {index}")
         walk.put(tensor, _State.ABSENT)
@@ -245,7 +254,30 @@ def _run(walk: _Walk, index: int, operator: Operator) -> None:
     walk.host.difference_update(operator.writes)
 
 
+def _exchange(walk: _Walk, index: int, operator: Operator) -> None:
+    """Begin or end the operator's exchange. Between the two, only other exchanges access its tensors.
+
+    Exchanges run one after another, and share memory that each needs while it runs.
+    """
+    accessed = frozenset((*operator.reads, *operator.writes))
+    named = f"operator {index} ({operator.name})"
+    if index == 0 and walk.under_way:
+        walk.fault(f"exchange {min(walk.under_way)} is under way when the iteration begins")
+    if operator.awaits is not None:
+        if next(iter(walk.under_way), None) != operator.awaits or walk.under_way[operator.awaits] != accessed:
+            walk.fault(f"{named} awaits exchange {operator.awaits}, of which it is not the end")
+        walk.under_way.pop(operator.awaits, None)
+    elif operator.starts is not None:
+        walk.under_way[operator.starts] = accessed
+    else:
+        for tensor in sorted(accessed):
+            if (number := walk.exchange_of(tensor)) is not None:
+                walk.fault(f"{named} accesses {walk.name(tensor)} while exchange {number} uses it")
+
+
 def _leave(walk: _Walk, swap: Swap) -> None:
+    if (number := walk.exchange_of(swap.tensor)) is not None:
+        walk.fault(f"{walk.name(swap.tensor)} leaves while exchange {number} uses it: {swap}")
     operator = walk.graph.operators[swap.out_after]
     if swap.tensor not in (*operator.reads, *operator.writes):
         walk.fault(f"{walk.name(swap.tensor)} leaves after operator {swap.out_after}, which does not access it")

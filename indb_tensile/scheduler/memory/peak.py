@@ -102,17 +102,36 @@ def accesses(graph: StepGraph) -> tuple[tuple[OpIndex, ...], ...]:
 
 
 def gaps(graph: StepGraph) -> tuple[Gap, ...]:
-    """Return every gap of every tensor, sorted by tensor and time. Gaps of persistent tensors are cyclic."""
+    """Return every gap of every tensor, sorted by tensor and time. Gaps of persistent tensors are cyclic.
+
+    While an exchange is under way, its tensors have no gaps: they stay where they are.
+    """
     count = len(graph.operators)
+    stays = staying(graph)
     all_gaps = []
     for tensor, ops in zip(graph.tensors, accesses(graph), strict=True):
         pairs = list(pairwise(ops))
         if tensor.persistent and ops:
             pairs.append((ops[-1], ops[0]))
         for first, last in pairs:
-            if (last - first - 1) % count:
+            if (last - first - 1) % count and (tensor.id, first) not in stays:
                 all_gaps.append(Gap(tensor=tensor.id, out_after=first, needed_by=last))
     return tuple(all_gaps)
+
+
+def staying(graph: StepGraph) -> frozenset[tuple[TensorId, OpIndex]]:
+    """Return the accesses after which a tensor stays where it is until the next one, because of an exchange."""
+    under_way: dict[int, frozenset[TensorId]] = {}
+    held = []
+    for index, operator in enumerate(graph.operators):
+        if operator.starts is not None:
+            under_way[operator.starts] = operator.tensors
+        if operator.awaits is not None:
+            under_way.pop(operator.awaits)
+        if under_way:
+            accessed = operator.tensors
+            held += [(tensor, OpIndex(index)) for own in under_way.values() for tensor in own & accessed]
+    return frozenset(held)
 
 
 # --- positions in unrolled time --------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from indb_tensile.scheduler.exchange_times import blocking_ns
 from indb_tensile.scheduler.graph import OpIndex, Stage, StepGraph, TensorId
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.peak import Gap, load, need_index
@@ -65,7 +66,7 @@ def inside(gap: Gap, count: int) -> Ints:
 
 def run_ns(graph: StepGraph, latency_ns: Sequence[int], link: Link) -> Ints:
     """Return how long each operator runs. An upload takes its copy's time on the link."""
-    durations_ns = np.array(latency_ns, dtype=np.int64)
+    durations_ns = np.array(blocking_ns(graph, latency_ns), dtype=np.int64)
     for index, operator in enumerate(graph.operators):
         if operator.stage is Stage.UPLOAD:
             durations_ns[index] = link.in_ns(sum(graph.tensors[t].size_bytes for t in {*operator.writes}))

@@ -193,8 +193,8 @@ class JointBudgetPlanner:
             equal=equal,
             over_bytes=max(0, sum(_peaks(self._workloads, plans, self._cache)) - budget_bytes) + sum(over),
             slowdown=_total(self._workloads, forecasts),
-            device_slowdown=sum(before.compute_ns / before.iteration_ns for _, before in pairs)
-            / sum(before.compute_ns / after.iteration_ns for after, before in pairs),
+            device_slowdown=sum(before.operators_ns / before.iteration_ns for _, before in pairs)
+            / sum(before.operators_ns / after.iteration_ns for after, before in pairs),
             unfairness=max(ratios) / (sum(ratios) / len(ratios)),
             worst=max(ratios),
             moved_bytes=sum(forecast.out_bytes + forecast.in_bytes for forecast in forecasts),
@@ -239,7 +239,7 @@ def lane_shares(workloads: Sequence[Workload], cache: PlanCache | None = None) -
     demands = []
     for workload in workloads:
         above_floor = max(liveness_peak(g, cache) for g in workload.graphs) - least_bytes(workload, cache)
-        demands.append(above_floor / sum(workload.latency_ns[0]))
+        demands.append(above_floor / workload.step_ns)
     total = sum(demands)
     return tuple(demand / total if demand else 1.0 for demand in demands)
 
@@ -450,7 +450,7 @@ def slowdown(
 
 
 def _total(workloads: Sequence[Workload], forecasts: Sequence[Forecast]) -> float:
-    return sum(f.iteration_ns / sum(w.latency_ns[0]) for f, w in zip(forecasts, workloads, strict=True))
+    return sum(f.iteration_ns / w.step_ns for f, w in zip(forecasts, workloads, strict=True))
 
 
 def _forecasts(

@@ -44,6 +44,7 @@ class Outline:
     offset: npt.NDArray[np.int32]
     access: npt.NDArray[np.int32]
     writes: npt.NDArray[np.uint8]
+    stays: npt.NDArray[np.uint8]  # by access: the tensor stays until its next access, because of an exchange
     written: tuple[tuple[TensorId, ...], ...]  # by operator, in the operator's order
     uploads: tuple[tuple[int, int], ...]  # uploading operators and their bytes
     source: npt.NDArray[np.int64]  # by operator, the captured operator
@@ -171,6 +172,7 @@ def _outline(graph: StepGraph, executions: tuple[Execution, ...], cache: PlanCac
         offset=offset,
         access=access,
         writes=writes,
+        stays=_staying(graph, source, offset, access),
         written=tuple(
             graph.operators[k].writes if ok else () for k, ok in zip(source.tolist(), repeated, strict=True)
         ),
@@ -181,6 +183,27 @@ def _outline(graph: StepGraph, executions: tuple[Execution, ...], cache: PlanCac
         runs=np.array([(run.operator * _PARTS + run.parts) * _PARTS + run.part for run in runs], dtype=np.int64),
         floor_bytes=int((workspace_bytes + np.diff(accessed_bytes[offset])).max()),
     )
+
+
+def _staying(
+    graph: StepGraph, source: npt.NDArray[np.int64], offset: npt.NDArray[np.int32], access: npt.NDArray[np.int32]
+) -> npt.NDArray[np.uint8]:
+    stays = np.zeros(len(access), dtype=np.uint8)
+    exchanges = {
+        k for k, operator in enumerate(graph.operators) if (operator.starts, operator.awaits) != (None, None)
+    }
+    under_way: dict[int, npt.NDArray[np.int32]] = {}
+    for place, captured in enumerate(source.tolist() if exchanges else ()):
+        own = access[offset[place] : offset[place + 1]]
+        if captured in exchanges:
+            operator = graph.operators[captured]
+            if operator.starts is not None:
+                under_way[operator.starts] = own
+            if operator.awaits is not None:
+                del under_way[operator.awaits]
+        if under_way:
+            stays[offset[place] : offset[place + 1]] = np.isin(own, np.concatenate(list(under_way.values())))
+    return stays
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

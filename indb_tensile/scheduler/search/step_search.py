@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from indb_tensile._planner import GreedyOptions, Search
+from indb_tensile.scheduler.exchange_times import blocking_ns
 from indb_tensile.scheduler.graph import OpIndex, StepGraph, TensorId
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.plan import Execution, Plan, Swap
@@ -58,7 +59,7 @@ class StepSearch:
         self.captured_ns = tuple(latency_ns)
         self._outline = outline(graph, executions, self.cache)
         self._out_ns, self._in_ns = lanes(graph, executions, link, share, self.cache)
-        self._latency_ns = latencies(self._outline, latency_ns, link)
+        self._latency_ns = latencies(self._outline, blocking_ns(graph, latency_ns), link)
         self._search = _search(self._outline, self._out_ns, self._in_ns, self._latency_ns, away, hold=hold)
 
     @property
@@ -193,7 +194,7 @@ class StepSearch:
     def retime(self, latency_ns: Sequence[int]) -> None:
         """Lay out the same choices with other latencies."""
         self.captured_ns = tuple(latency_ns)
-        self._latency_ns = latencies(self._outline, latency_ns, self._link)
+        self._latency_ns = latencies(self._outline, blocking_ns(self.graph, latency_ns), self._link)
         self._search.retime(latency_ns=self._latency_ns, out_ns=self._out_ns, in_ns=self._in_ns)
 
     def adopt(self, plan: Plan) -> tuple[int, int] | None:
@@ -315,5 +316,6 @@ def _search(
         offset=outline.offset,
         access=outline.access,
         writes=outline.writes,
+        stays=outline.stays,
         hold=hold,
     )

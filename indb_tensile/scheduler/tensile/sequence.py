@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from indb_tensile.scheduler.graph import OpIndex, StepGraph, TensorId
-from indb_tensile.scheduler.memory.peak import accesses
+from indb_tensile.scheduler.memory.peak import accesses, staying
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class AccessSequence:
 
 def sequences(graph: StepGraph) -> tuple[AccessSequence, ...]:
     """Return every sequence in which a tensor could leave the device, by tensor and time."""
-    written = writers(graph)
+    written, stays = writers(graph), staying(graph)
     result = []
     for tensor, ops in zip(graph.tensors, accesses(graph), strict=True):
         if not ops:
@@ -44,7 +44,7 @@ def sequences(graph: StepGraph) -> tuple[AccessSequence, ...]:
             continue
         cuts = [0, *(ops.index(k) for k in written[tensor.id] if k != ops[0]), len(ops) - 1]
         for first, last in pairwise(cuts):
-            if first < last:
+            if first < last and (tensor.id, ops[first]) not in stays:  # no exchange uses the tensor meanwhile
                 result.append(AccessSequence(tensor=tensor.id, accesses=ops[first : last + 1]))
         if tensor.persistent and written[tensor.id]:
             around = (ops[-1], OpIndex(ops[0] + len(graph.operators)))

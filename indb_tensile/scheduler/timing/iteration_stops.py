@@ -30,6 +30,10 @@ class IterationStop:
     ahead: list[tuple[int, int]] = field(default_factory=list)  # next uploads that are queued: (operator, duration)
     needs: list[int] = field(default_factory=list)  # swaps whose copy in the job waits for
     upload_ns: int = 0  # on the in-lane; 0 if the operator is not an upload
+    awaits: int | None = None  # the exchange with other devices that the job waits for
+    starts: tuple[int, int] | None = (
+        None  # the exchange that the operator before this boundary starts: (number, duration)
+    )
     gated: bool = False  # the job waits for other jobs here, or they wait for this boundary
     compute_ns: int = 0  # from here to the next stop
 
@@ -61,15 +65,22 @@ def stops_of(
     count = len(graph.operators)
     uploads = {k for k, op in enumerate(graph.operators) if op.stage is Stage.UPLOAD}
     latency_ns = effective_latency(captured_ns, plan)
-    positions = set(range(count)) if every else {0, *uploads, *gated}
+    awaits = {op.awaits: k for k, op in enumerate(graph.operators) if op.awaits is not None}
+    starts = {k + 1: op.starts for k, op in enumerate(graph.operators) if op.starts is not None}
+    positions = set(range(count)) if every else {0, *uploads, *gated, *awaits.values(), *starts}
     if ahead_from is not None:
         positions.add(ahead_from)
     for swap in plan.swaps:
         positions |= {(swap.out_after + 1) % count, swap.free_at, swap.in_at, swap.needed_by}
     stops = {k: IterationStop(k, gated=k in gated) for k in sorted(positions)}
-    before = (0, *accumulate(0 if k in uploads else ns for k, ns in enumerate(latency_ns)))
+    elsewhere = uploads.union(awaits.values())
+    before = (0, *accumulate(0 if k in elsewhere else ns for k, ns in enumerate(latency_ns)))
     for stop, end in zip(stops.values(), (*list(stops)[1:], count), strict=True):
         stop.compute_ns = stretch * (before[end] - before[stop.operator])
+    for exchange, index in awaits.items():
+        stops[index].awaits = exchange
+    for boundary, exchange in starts.items():
+        stops[boundary].starts = (exchange, stretch * latency_ns[awaits[exchange]])
     for number, swap in enumerate(plan.swaps):
         size_bytes = graph.tensors[swap.tensor].size_bytes
         if swap.copies:
@@ -105,4 +116,8 @@ def _least_ns(captured_ns: Sequence[int], plan: Plan, graph: StepGraph, link: Li
     sizes = [(swap.copies, graph.tensors[swap.tensor].size_bytes) for swap in plan.swaps]
     out_ns = sum(link.out_ns(size_bytes) for copies, size_bytes in sizes if copies)
     in_ns = sum(link.in_ns(size_bytes) for _, size_bytes in sizes)
-    return max(1, sum(effective_latency(captured_ns, plan)), out_ns, in_ns)
+    latency_ns = effective_latency(captured_ns, plan)
+    exchange_ns = sum(
+        ns for operator, ns in zip(graph.operators, latency_ns, strict=True) if operator.awaits is not None
+    )
+    return max(1, sum(latency_ns) - exchange_ns, exchange_ns, out_ns, in_ns)

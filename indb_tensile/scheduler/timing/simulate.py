@@ -6,6 +6,10 @@ back at k. It then queues the copies back that start at k, waits for those that 
 On each lane the copies of one job run in order, and the jobs share the lane equally (copy_flow.py). Between giving
 memory back and taking it, a job waits at its gates if it has any (schedule.py).
 
+Exchanges with other devices have a lane of their own, the network's, which no other job uses. An exchange begins when
+the operator that starts it has ended, or the exchange before it has, and the job waits for its end at the operator
+that needs it.
+
 An upload occupies the in-lane, and its job waits for it. If the trainer uploads the next batch ahead and the plan has
 room, the upload is queued in the iteration before, and the job waits for the rest of it. The batch is assumed to have
 been collected by then. The room is that of the plan's loads; its placement may leave the room a little later.
@@ -89,6 +93,12 @@ class Forecast:
     in_bytes: int  # copied to the device for swaps
     turn_ns: int = 0  # waits for other jobs' operators (Compute.TURNS)
     gate_ns: int = 0  # waits at gates for other jobs
+    exchange_ns: int = 0  # waits for the end of exchanges with other devices
+
+    @property
+    def operators_ns(self) -> int:
+        """The time of the operators, with the waits of those that need an exchange."""
+        return self.compute_ns + self.exchange_ns
 
     @property
     def copies_ns(self) -> int:
@@ -107,6 +117,8 @@ class EventKind(StrEnum):
     LATE_IN = "late swap-in"
     TURN = "waiting for its turn"
     GATE = "waiting at a gate"
+    EXCHANGE = "exchange"
+    LATE_EXCHANGE = "late exchange"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,10 +184,10 @@ def timeline(
 # --- one job -----------------------------------------------------------------------------------------------------
 
 
-_COMPUTE, _LATE_OUT, _LATE_IN, _UPLOAD, _TURN, _GATE = range(6)
+_COMPUTE, _LATE_OUT, _LATE_IN, _UPLOAD, _TURN, _GATE, _LATE_EXCHANGE = range(7)
 _KINDS = (
     *(EventKind.COMPUTE, EventKind.LATE_OUT, EventKind.LATE_IN, EventKind.UPLOAD),
-    *(EventKind.TURN, EventKind.GATE),
+    *(EventKind.TURN, EventKind.GATE, EventKind.LATE_EXCHANGE),
 )
 
 
@@ -236,6 +248,7 @@ class _Job:
         self.outs: list[Copy | None] = [None] * len(run.plan.swaps)  # the latest copies of each swap
         self.ins: list[Copy | None] = [None] * len(run.plan.swaps)
         self.ahead: dict[int, Copy] = {}  # uploads for the next iteration, by operator
+        self.exchanges: dict[int, float] = {}  # when each exchange of this iteration ends
 
     def backlog(self) -> tuple[float, ...]:
         """Return the rest of each copy. For a job alone nothing else of the past matters."""
@@ -253,6 +266,7 @@ class _Job:
             for stop in self.stops:
                 if stop.shared:
                     yield None
+                self._start_exchange(stop)
                 for swap, duration_ns in stop.outs:
                     outs[swap] = self._queue(flow, Lane.OUT, stop, swap, duration_ns)
                 if stop.frees or stop.gated:
@@ -262,10 +276,26 @@ class _Job:
                     yield from self._wait(ins[swap], _LATE_IN, stop, swap)
                 if stop.upload_ns:
                     yield from self._wait(self._upload(flow, stop), _UPLOAD, stop, None)
+                self._await_exchange(stop)
                 if turns is not None and stop.compute_ns:
                     yield None
                     self._spend(_TURN, turns.take(self.now_ns, stop.compute_ns) - self.now_ns, stop, None)
                 self._spend(_COMPUTE, stop.compute_ns, stop, None)
+
+    def _start_exchange(self, stop: IterationStop) -> None:
+        """Begin the exchange, if one starts here, now or when the one before it has ended."""
+        if stop.starts is None:
+            return
+        number, duration_ns = stop.starts
+        start_ns = max(self.now_ns, self.exchanges.get(number - 1, 0.0) if number else 0.0)
+        self.exchanges[number] = start_ns + duration_ns
+        if self.noted is not None:
+            copy = Copy(0.0, start_ns, start_ns + duration_ns)
+            self.noted.append(_Noted(EventKind.EXCHANGE, stop.operator - 1, None, copy))
+
+    def _await_exchange(self, stop: IterationStop) -> None:
+        if stop.awaits is not None and self.exchanges[stop.awaits] > self.now_ns:
+            self._spend(_LATE_EXCHANGE, self.exchanges[stop.awaits] - self.now_ns, stop, None)
 
     def _upload(self, flow: Flow, stop: IterationStop) -> Copy:
         """Return the upload that the iteration before has queued, or queue it now."""
@@ -448,6 +478,7 @@ def _forecast(job: _Job, cache: PlanCache) -> Forecast:
         upload_ns=means[1 + _UPLOAD],
         turn_ns=means[1 + _TURN],
         gate_ns=means[1 + _GATE],
+        exchange_ns=means[1 + _LATE_EXCHANGE],
         peak_bytes=peak(job.run.graph, job.run.plan, cache),
         out_bytes=sum(graph.tensors[s.tensor].size_bytes for s in swaps if s.copies),
         in_bytes=sum(graph.tensors[s.tensor].size_bytes for s in swaps),

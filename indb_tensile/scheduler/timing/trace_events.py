@@ -1,10 +1,10 @@
 """Write simulated and recorded iterations as a trace that Perfetto (ui.perfetto.dev) and chrome://tracing can open.
 
 Each track is a process of the trace with four rows and a counter: its operators, its waits before them, its copies to
-the host, its copies to the device, and its bytes on the device. Uploads are in the row of waits, because a job waits
-from the request of its batch until the batch is there. Jobs share the lanes. If two jobs copy at the same time, both
-rows show the copy for as long as it takes beside the other one. A recorded track has one more row: its iterations,
-and what it did between them.
+the host, its copies to the device, and its bytes on the device. A job on several devices also has a row of its
+exchanges with them. Uploads are in the row of waits, because a job waits from the request of its batch until it
+is there. Jobs share the lanes. If two jobs copy at the same time, both rows show the copy for as long as it takes
+beside the other one. A recorded track has one more row: its iterations, and what it did between them.
 
 The format is the "JSON Object Format" of the Trace Event Format: times in microseconds, `X` a duration, `C` a
 counter, `M` a name.
@@ -23,12 +23,17 @@ from indb_tensile.scheduler.rewrite import captured_order, effective
 from indb_tensile.scheduler.timing.recorded_iterations import Pause
 from indb_tensile.scheduler.timing.simulate import Event, EventKind, JobRun
 
-_OPERATORS, _WAITS, _TO_HOST, _TO_DEVICE, _ITERATIONS = range(1, 6)
+_OPERATORS, _WAITS, _TO_HOST, _TO_DEVICE, _ITERATIONS, _EXCHANGES = range(1, 7)
 _ROWS: Mapping[int, str] = MappingProxyType(
     {_OPERATORS: "operators", _WAITS: "waits", _TO_HOST: "copies to the host", _TO_DEVICE: "copies to the device"}
 )
 _ROW_OF: Mapping[EventKind, int] = MappingProxyType(
-    {EventKind.COMPUTE: _OPERATORS, EventKind.SWAP_OUT: _TO_HOST, EventKind.SWAP_IN: _TO_DEVICE}
+    {
+        EventKind.COMPUTE: _OPERATORS,
+        EventKind.SWAP_OUT: _TO_HOST,
+        EventKind.SWAP_IN: _TO_DEVICE,
+        EventKind.EXCHANGE: _EXCHANGES,
+    }
 )
 _NS_PER_US = 1_000
 
@@ -63,8 +68,9 @@ def trace_events(runs: Sequence[JobRun], names: Sequence[str], events: Sequence[
     """
     start_ns = min((event.start_ns for event in events), default=0)
     items: list[dict[str, Any]] = []
-    for number, name in enumerate(names):
-        items += _track_names(number, Track(name=f"job {number}: {name}", stretches=()))
+    for number, (name, run) in enumerate(zip(names, runs, strict=True)):
+        track = Track(name=f"job {number}: {name}", stretches=(Stretch(run=run, events=()),))
+        items += _track_names(number, track)
     jobs = [_job(run) for run in runs]
     for event in events:
         items += _event(event.job, jobs[event.job], event, start_ns, counts=True)
@@ -125,6 +131,8 @@ def _track_names(number: int, track: Track) -> Iterator[dict[str, Any]]:
     rows = dict(_ROWS)
     if track.pauses or any(stretch.iterations for stretch in track.stretches):
         rows[_ITERATIONS] = "iterations, and pauses between them"
+    if any(op.starts is not None for stretch in track.stretches for op in stretch.run.graph.operators):
+        rows[_EXCHANGES] = "exchanges with other devices"
     yield {"ph": "M", "pid": number, "name": "process_name", "args": {"name": track.name}}
     yield {"ph": "M", "pid": number, "name": "process_sort_index", "args": {"sort_index": number}}
     for row, title in rows.items():

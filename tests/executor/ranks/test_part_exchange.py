@@ -7,8 +7,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from indb_tensile.errors import RequestError
+from indb_tensile.executor.capture.exchange_room import PIECE_ELEMENTS
 from indb_tensile.executor.capture.rank_share import divide_parts
-from indb_tensile.executor.ranks.part_exchange import PIECE_ELEMENTS, PartExchange, RankGroup
+from indb_tensile.executor.ranks.part_exchange import PartExchange, RankGroup
+from tests.executor.ranks.rank_steps import room_of
 from tests.executor.ranks.rank_threads import on_ranks
 from tests.nightly import some_examples
 
@@ -35,7 +37,7 @@ def sums(gradients: Tensor, ranks: int) -> list[Tensor]:
     def run(rank: int, group: RankGroup) -> Tensor:
         total = torch.empty_like(gradients[0])
         own = gradients[parts[rank].start : parts[rank].stop]
-        PartExchange(group=group, parts=parts).exact_sum([*own], total)
+        PartExchange(group=group, parts=parts).exact_sum([*own], total, room_of(total, len(own), parts))
         return total
 
     return on_ranks(ranks, run)

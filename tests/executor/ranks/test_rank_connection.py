@@ -15,10 +15,10 @@ from indb_tensile.executor.capture.rank_share import RankShare
 from indb_tensile.executor.ranks.part_exchange import PartExchange, RankGroup
 from indb_tensile.executor.ranks.rank_connection import broadcast_bytes, join_ranks
 from indb_tensile.executor.ranks.step_exchange import exchanging
+from tests.executor.ranks.rank_steps import room_of, sum_parts
 from tests.executor.ranks.rank_threads import on_ranks
 
 FIRST = RankShare(rank=0, ranks=2)
-sum_parts = torch.ops.tensile.sum_parts
 
 
 def test_rank_that_does_not_come_is_noticed() -> None:
@@ -39,12 +39,12 @@ def test_rank_that_has_gone_is_noticed_by_the_exchange_of_the_others() -> None:
     def run(rank: int, group: RankGroup) -> str:
         value = torch.ones(3)
         with exchanging(group):
-            (total,) = sum_parts([value], [value], counts=[1, 1, 1])
+            total = sum_parts(value, [1, 1, 1])
             assert torch.equal(total, torch.full((3,), 3.0))
             if rank == 1:
                 return "left"
             with pytest.raises(RankLostError) as caught:
-                sum_parts([value], [value], counts=[1, 1, 1])
+                sum_parts(value, [1, 1, 1])
         return caught.value.message
 
     assert on_ranks(3, run) == [
@@ -58,7 +58,8 @@ def test_ranks_without_parts_take_part_in_the_exchange() -> None:
     def run(rank: int, group: RankGroup) -> list[float]:
         own = [torch.tensor([1.5, 2.5])] if rank == 2 else []
         total = torch.empty(2)
-        PartExchange(group=group, parts=(range(0), range(0), range(1))).exact_sum(own, total)
+        parts = (range(0), range(0), range(1))
+        PartExchange(group=group, parts=parts).exact_sum(own, total, room_of(total, len(own), parts))
         return [*map(float, total)]
 
     assert on_ranks(3, run) == [[1.5, 2.5]] * 3
@@ -109,7 +110,7 @@ def test_stranger_who_connects_to_ranks_that_train_disturbs_nothing() -> None:
             assert accepted >= 8
         meeting.wait()
         with exchanging(group):
-            (total,) = sum_parts([torch.ones(3)], [torch.ones(3)], counts=[1, 1])
+            total = sum_parts(torch.ones(3), [1, 1])
         return [*map(float, total)]
 
     assert on_ranks(2, run) == [[2.0, 2.0, 2.0]] * 2

@@ -1,5 +1,7 @@
 """Check that steps on several devices, each under a plan of its own, compute the bits of one device."""
 
+import math
+
 import pytest
 import torch
 from torch import nn
@@ -7,14 +9,17 @@ from torch import nn
 from indb_tensile.errors import InvariantError, RequestError
 from indb_tensile.executor.capture.optimizer import OptimizerSettings
 from indb_tensile.executor.capture.passes import Passes
-from indb_tensile.executor.capture.rank_share import RankShare
+from indb_tensile.executor.capture.rank_share import RankShare, Reduce
+from indb_tensile.executor.capture.record import refs
 from indb_tensile.executor.capture.step_capture import CapturedStep, capture_training
 from indb_tensile.executor.ranks.part_exchange import RankGroup
 from indb_tensile.executor.ranks.step_exchange import exchanging
+from indb_tensile.executor.run.program import compile_program
 from indb_tensile.executor.run.runner import Runner
-from indb_tensile.scheduler.graph import Stage
+from indb_tensile.scheduler.graph import OpIndex, Stage
+from indb_tensile.scheduler.judges.check import faults
 from indb_tensile.scheduler.memory.peak import LIVENESS, peak
-from indb_tensile.scheduler.plan import Plan
+from indb_tensile.scheduler.plan import Plan, Swap
 from tests.device.memory_device import MemoryDevice
 from tests.executor.conftest import job_of
 from tests.executor.driving import bits, drive, state_bits
@@ -55,6 +60,7 @@ CASES = [
     ("lstm", SGD, 4, 2),
     *(("mlp", settings, ranks, micro) for settings in (SGD, AVERAGED) for ranks, micro in ((2, 4), (4, 2), (2, 1))),
     *((kind, ADAM, 3, 2) for kind in ("lstm", "constant", "tied", "regression", "weighted")),
+    *(("plain cnn", ADAM, ranks, 2) for ranks in (2, 3)),  # test_rank_processes.py has a transformer
 ]
 
 
@@ -95,6 +101,57 @@ def test_plans_that_reorder_and_repeat_operators_keep_the_order_of_exchanges(see
     plans = [tuple(random_rewritten_plan(step.graph, seed * 10 + rank) for step in steps[rank]) for rank in range(2)]
     outcomes = on_ranks(2, lambda rank, group: trained(job, group, steps[rank], plans[rank]))
     assert [(seen, state) for seen, state, _ in outcomes] == [of_eager(job)] * 2
+
+
+@pytest.mark.parametrize("reduce", Reduce)
+def test_exchanges_start_beside_the_backward_pass_in_one_order_on_all_ranks(reduce: Reduce) -> None:
+    """The last rows make one part, so two of three ranks have no part of them, and exchange all the same."""
+    started = []
+    for rank in range(3):
+        for rows in (6, 2):
+            step = large_step(rows, RankShare(rank=rank, ranks=3, reduce=reduce))
+            operators = step.graph.operators
+            starts = [k for k, operator in enumerate(operators) if operator.starts is not None]
+            ends = [k for k, operator in enumerate(operators) if operator.awaits is not None]
+            sizes = [
+                [math.prod(step.values[v.name].shape) for v in refs(step.steps[k].kernel.args[0])] for k in starts
+            ]
+            started.append(sizes)
+            assert starts[-1] < ends[0]
+            computed = [k for k, operator in enumerate(operators) if operator.name.startswith("aten.mm")]
+            beside = [sum(begin < k < ends[0] for k in computed) for begin in starts]
+            assert beside == sorted(beside, reverse=True)
+            assert (beside[0] > 2) == (rows == 6 or rank == 2), (
+                "products of earlier layers come after the first start"
+            )
+    assert all(sizes == started[0] for sizes in started)
+
+
+def test_plan_that_moves_a_tensor_while_an_exchange_uses_it_is_refused() -> None:
+    step = large_step(4, RankShare(rank=0, ranks=2))
+    graph = step.graph
+    begin = next(k for k, operator in enumerate(graph.operators) if operator.starts == 0)
+    end = next(k for k, operator in enumerate(graph.operators) if operator.awaits == 0)
+    tensor = graph.operators[begin].writes[0]
+    assert end - begin > 2
+    away = Swap(
+        tensor=tensor,
+        out_after=OpIndex(begin),
+        free_at=OpIndex(begin + 1),
+        in_at=OpIndex(end),
+        needed_by=OpIndex(end),
+    )
+    plan = Plan(policy="test", swaps=(away,))
+    assert any("while exchange 0 uses it" in fault for fault in faults(graph, plan))
+    with pytest.raises(InvariantError, match="while an exchange with other devices uses it"):
+        compile_program(step, plan)
+
+
+def large_step(rows: int, share: RankShare) -> CapturedStep:
+    """Return the step of one rank for seven layers, six of which have gradients of 2 MB."""
+    module = nn.Sequential(*(nn.Linear(700, 700) for _ in range(6)), nn.Linear(700, 5))
+    x, y = torch.randn(rows, 700), torch.randint(0, 5, (rows,))
+    return capture_training(module, nn.CrossEntropyLoss(), x, y, ADAM, Passes(micro_batch_size=2), share)
 
 
 def test_part_of_another_rank_costs_only_the_random_numbers_that_it_draws() -> None:

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from indb_tensile.scheduler.graph import Operator, Role, Stage, StepGraph, Tensor, TensorId
+from indb_tensile.scheduler.graph import Operator, OpIndex, Role, Stage, StepGraph, Tensor, TensorId
 from indb_tensile.scheduler.judges.check import faults, faults_together, peak, steps, together_bytes
 from indb_tensile.scheduler.judges.gate_check import JobLoads
-from indb_tensile.scheduler.plan import Plan, Swap
+from indb_tensile.scheduler.plan import Execution, Plan, Swap
 from indb_tensile.scheduler.timing.schedule import Gate, Schedule
 from tests.scheduler.plan_parts import swap
 
@@ -169,6 +169,39 @@ def test_schedules_of_unknown_or_repeated_jobs_are_faults() -> None:
     assert found_faults == ("the schedules are of jobs [0, 1, 0, 1], of 2",)
 
 
+@pytest.mark.parametrize(
+    ("swaps", "fault"),
+    [
+        ((), None),
+        ((swap(A, 0, 1, 2, 2),), None),  # before the exchange
+        ((swap(A, 4, 5, 6, 7),), None),  # and after it
+        ((swap(P, 0, 1, 4, 6),), None),  # another tensor meanwhile
+        ((swap(A, 2, 3, 4, 4),), r"tensor 2 \(a\) leaves while exchange 0 uses it"),
+        ((swap(Q, 2, 3, 4, 4),), r"tensor 1 \(q\) leaves while exchange 0 uses it"),
+    ],
+)
+def test_tensors_of_an_exchange_stay_until_it_has_ended(swaps: tuple[Swap, ...], fault: str | None) -> None:
+    found_faults = faults(_exchange_graph(), Plan(policy="test", swaps=swaps))
+    assert found_faults == () if fault is None else any(re.search(fault, text) for text in found_faults), found_faults
+
+
+def test_operators_keep_off_the_tensors_of_an_exchange_until_it_has_ended() -> None:
+    graph = _exchange_graph()
+    reading = dataclasses.replace(graph.operators[3], reads=(A,))
+    operators = (*graph.operators[:3], reading, *graph.operators[4:])
+    assert faults(dataclasses.replace(graph, operators=operators), Plan(policy="test")) == (
+        "operator 3 (op3) accesses tensor 2 (a) while exchange 0 uses it",
+    )
+
+
+def test_order_that_takes_an_operator_into_an_exchange_is_a_fault() -> None:
+    order = tuple(Execution(operator=OpIndex(k)) for k in (0, 1, 2, 7, 3, 4, 5, 6))
+    assert any(
+        "operator 7 (op7) sees other values" in text
+        for text in faults(_exchange_graph(), Plan(policy="test", executions=order))
+    )
+
+
 def _operator(
     name: str, reads: tuple[TensorId, ...], writes: tuple[TensorId, ...], workspace_bytes: int = 0
 ) -> Operator:
@@ -188,4 +221,15 @@ def _graph(first_access_of_p: int = 0) -> StepGraph:
     reads[first_access_of_p] = (P,)
     writes = [(), (A,), (Q,), (), (), (P,), (), ()]
     operators = [_operator(f"op{k}", reads[k], writes[k], 5 if k == 3 else 0) for k in range(8)]
+    return StepGraph(tensors=tensors, operators=tuple(operators))
+
+
+def _exchange_graph() -> StepGraph:
+    """Return a graph of 8 operators: 0 makes a, 2 starts an exchange of a and q, 4 awaits it, 0 and 6 read p, 7 a."""
+    tensors = _graph().tensors
+    reads: list[tuple[TensorId, ...]] = [(P,), (), (A, Q), (), (A, Q), (), (P,), (A,)]
+    writes = [(A,), (), (A, Q), (), (A, Q), (), (), ()]
+    operators = [_operator(f"op{k}", reads[k], writes[k]) for k in range(8)]
+    operators[2] = dataclasses.replace(operators[2], random=True, starts=0)
+    operators[4] = dataclasses.replace(operators[4], random=True, awaits=0)
     return StepGraph(tensors=tensors, operators=tuple(operators))

@@ -19,10 +19,20 @@ from indb_tensile.scheduler.timing.simulate import JobRun, simulate
 from tests.nightly import some_examples
 from tests.scheduler.access_rows import DENSE_NS, dense_graph, graph_from_rows
 from tests.scheduler.strategies import graphs as step_graphs
-from tests.scheduler.strategies import latencies, links
+from tests.scheduler.strategies import graphs_with_exchanges, latencies, links
 
 LINK = Link(out_bytes_per_s=10**9, in_bytes_per_s=10**9)  # 1 ns a byte
 SWAP, DROP = -1, -2  # a choice has one of these in place of the operators at which the tensor is away
+
+
+@given(graphs_with_exchanges(), links(), st.data())
+def test_search_moves_no_tensor_while_an_exchange_uses_it(graph: StepGraph, link: Link, data: st.DataObject) -> None:
+    search = StepSearch(graph, data.draw(latencies(graph)), link)
+    search.exhaust()
+    plan = search.plan("test")
+    assert faults(graph, plan) == ()
+    swapped = {(swap.tensor, swap.out_after) for swap in plan.swaps}
+    assert swapped == {(gap.tensor, gap.out_after) for gap in gaps(graph)}, "all other gaps are used"
 
 
 def test_search_starts_without_choices() -> None:

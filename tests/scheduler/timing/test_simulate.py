@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from indb_tensile.errors import InvariantError
 from indb_tensile.job import JobId
+from indb_tensile.scheduler.exchange_times import blocking_ns
 from indb_tensile.scheduler.graph import Operator, OpIndex, Role, Stage, StepGraph, Tensor, TensorId
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.peak import LIVENESS, load
@@ -64,6 +65,50 @@ def test_valid_host_copy_saves_the_copy_out() -> None:
 def test_each_copy_costs_its_start_up_time() -> None:
     assert (LINK.out_ns(7), dataclasses.replace(LINK, per_copy_ns=30).in_ns(7)) == (7, 37)
     assert Link(out_bytes_per_s=3 * 10**9, in_bytes_per_s=1).out_ns(1) == 1, "copy times are rounded up"
+
+
+# Operators of 100 ns; 1 and 2 start exchanges, for which 4 and 5 wait.
+@pytest.mark.parametrize(
+    ("exchange_ns", "waits_ns"),
+    [
+        ((150, 40), 0),  # from 200 to 350 and from 350 to 390, and operator 4 comes at 400
+        ((250, 40), 50 + 40),  # until 450, and the second until 490
+        ((150, 300), 250),  # the second from 350 to 650
+        ((0, 0), 0),
+    ],
+)
+def test_exchanges_run_beside_operators_one_after_another(exchange_ns: tuple[int, int], waits_ns: int) -> None:
+    run = _exchanging(exchange_ns)
+    (forecast,) = simulate([run], LINK)
+    expected = _forecast(iteration_ns=500 + waits_ns, compute_ns=500, exchange_ns=waits_ns, peak_bytes=50)
+    assert (forecast, forecast.operators_ns) == (expected, 500 + waits_ns)
+    blocking = blocking_ns(run.graph, run.latency_ns)
+    assert sum(blocking) == forecast.iteration_ns
+    assert [ns for op, ns in zip(run.graph.operators, blocking, strict=True) if op.awaits is None] == [100] * 5
+
+
+def test_timeline_shows_exchanges_and_the_waits_for_them() -> None:
+    shown = [
+        (event.kind, event.operator, event.start_ns, event.end_ns)
+        for event in timeline([_exchanging((250, 40))], LINK)
+        if event.kind in (EventKind.EXCHANGE, EventKind.LATE_EXCHANGE)
+    ]
+    begin = 2 * 590  # two iterations are the warm-up
+    assert shown == [
+        (EventKind.EXCHANGE, 1, begin + 200, begin + 450),
+        (EventKind.LATE_EXCHANGE, 4, begin + 400, begin + 450),
+        (EventKind.EXCHANGE, 2, begin + 450, begin + 490),
+        (EventKind.LATE_EXCHANGE, 5, begin + 450, begin + 490),
+    ]
+
+
+def test_waits_for_copies_hide_exchanges() -> None:
+    """The parameter of operators 0 and 3 leaves after 0 and comes back from 200 ns to 325 ns: 25 ns late."""
+    run = _exchanging((250, 40))
+    away = Swap(tensor=TensorId(0), out_after=OpIndex(0), free_at=OpIndex(2), in_at=OpIndex(2), needed_by=OpIndex(3))
+    slow = dataclasses.replace(LINK, in_bytes_per_s=400_000_000)
+    (forecast,) = simulate([dataclasses.replace(run, plan=Plan(policy="test", swaps=(away,)))], slow)
+    assert (forecast.stall_in_ns, forecast.exchange_ns) == (25, 90 - 25)
 
 
 def test_upload_occupies_the_lane_while_its_job_waits() -> None:
@@ -210,7 +255,7 @@ def test_very_short_job_loads_the_lane_of_a_long_one_all_the_time() -> None:
 
 
 @some_examples()
-@given(several_workloads(), links(), st.floats(0, 1), st.sampled_from(Compute))
+@given(several_workloads(exchanges=True), links(), st.floats(0, 1), st.sampled_from(Compute))
 def test_iteration_time_is_the_sum_of_its_parts_and_bounded_below(
     jobs: tuple[Workload, ...], link: Link, fraction: float, compute: Compute
 ) -> None:
@@ -223,8 +268,8 @@ def test_iteration_time_is_the_sum_of_its_parts_and_bounded_below(
     forecasts = simulate(runs, link, compute=compute)
     assert forecasts == simulate(runs, link, compute=compute)
     for run, forecast in zip(runs, forecasts, strict=True):
-        parts = (forecast.compute_ns, forecast.stall_out_ns, forecast.stall_in_ns, forecast.upload_ns)
-        assert abs(forecast.iteration_ns - sum(parts) - forecast.turn_ns) <= 3, "six rounded figures"
+        parts = (forecast.operators_ns, forecast.stall_out_ns, forecast.stall_in_ns, forecast.upload_ns)
+        assert abs(forecast.iteration_ns - sum(parts) - forecast.turn_ns) <= 4, "seven rounded figures"
         assert min(parts) >= 0
         assert forecast.peak_bytes == max(load(run.graph, run.plan))
         tensors = effective(run.graph, run.plan).tensors
@@ -297,3 +342,15 @@ def _run(plan: Plan, size_bytes: int = 50) -> JobRun:
     tensor = Tensor(id=TensorId(0), name="p", size_bytes=size_bytes, role=Role.PARAMETER)
     operators = (_operator((tensor.id,)), *[_operator(())] * 3)
     return JobRun(graph=StepGraph(tensors=(tensor,), operators=operators), plan=plan, latency_ns=(100,) * 4)
+
+
+def _exchanging(exchange_ns: tuple[int, int]) -> JobRun:
+    """Return a run of seven operators: 1 and 2 start exchanges that last so long, and 4 and 5 wait for them."""
+    tensor = Tensor(id=TensorId(0), name="p", size_bytes=50, role=Role.PARAMETER)
+    plain = _operator(())
+    first, second = (dataclasses.replace(plain, random=True, starts=number) for number in (0, 1))
+    ends = [dataclasses.replace(plain, random=True, awaits=number) for number in (0, 1)]
+    operators = (_operator((tensor.id,)), first, second, _operator((tensor.id,)), *ends, plain)
+    latency_ns = (100, 100, 100, 100, *exchange_ns, 100)
+    graph = StepGraph(tensors=(tensor,), operators=operators)
+    return JobRun(graph=graph, plan=Plan(policy="test"), latency_ns=latency_ns)

@@ -1,0 +1,81 @@
+"""The memory that exchanges need beside the values that they exchange: how much it is, and who has which part of it.
+
+Exchanges of a step run one after another, so all of them use one tensor, the room. It has packed values, where many
+small ones are exchanged together, and the pieces in which large ones go (ranks/part_exchange.py). The room is a
+tensor of the step graph, so a plan counts it.
+"""
+
+from collections.abc import Sequence
+
+import torch
+
+# An exchange takes a gradient piece by piece. Smaller pieces cost more waits for the network, and larger ones more
+# memory, whose first touch costs more time than the network where all ranks are of one machine.
+PIECE_ELEMENTS = 1 << 19
+
+
+class ExchangeRoom:
+    """The room of one exchange, as elements of one type. Each call of `take` gives other memory."""
+
+    def __init__(self, memory: torch.Tensor, dtype: torch.dtype) -> None:
+        size = dtype.itemsize
+        self._elements = memory[: memory.numel() // size * size].view(dtype)
+        self._taken = 0
+
+    def take(self, elements: int) -> torch.Tensor:
+        """Return the next elements, with any values in them."""
+        start, self._taken = self._taken, self._taken + elements
+        return self._elements[start : self._taken]
+
+    def take_on_host(self, elements: int) -> torch.Tensor:
+        """Return the next elements. The network sends host memory, so those of a GPU's room are elsewhere."""
+        own = self.take(elements)
+        return own if own.is_cpu else torch.empty(elements, dtype=own.dtype)
+
+
+def parts_elements(sizes: Sequence[int], counts: Sequence[int], own: int) -> int:
+    """Return the elements of room for the sum over all parts of values of these sizes.
+
+    `counts` has the number of parts of each rank, and `own` is that of this one.
+    """
+    elements = sum(sizes)
+    packed = max(1, own) * elements if len(sizes) > 1 else 0
+    return packed + sum(piece_sizes(elements, own, counts))
+
+
+def piece_width(elements: int, ranks: int) -> int:
+    """Return the elements of each rank's stretch of a piece."""
+    return max(1, -(-min(PIECE_ELEMENTS, elements) // ranks))
+
+
+def piece_sizes(elements: int, own: int, counts: Sequence[int]) -> tuple[int, int, int, int]:
+    """Return the elements of a piece that are sent and received, and those of the sums: copied, and gathered."""
+    ranks = len(counts)
+    width = piece_width(elements, ranks)
+    return ranks * own * width, sum(counts) * width, ranks * width, ranks * width
+
+
+def owner_elements(sizes: Sequence[int], owners: Sequence[int], counts: Sequence[int], own: int, rank: int) -> int:
+    """Return the elements of room for sums at their owners, of values of these sizes with these owners."""
+    lengths = owner_lengths(sizes, owners, len(counts))
+    packed = [length if owners.count(owner) > 1 else 0 for owner, length in enumerate(lengths)]
+    return (own * sum(packed) if own else packed[rank]) + sum(owner_piece_sizes(lengths, own, counts, rank))
+
+
+def owner_lengths(sizes: Sequence[int], owners: Sequence[int], ranks: int) -> list[int]:
+    """Return the number of elements that each rank owns."""
+    lengths = [0] * ranks
+    for size, owner in zip(sizes, owners, strict=True):
+        lengths[owner] += size
+    return lengths
+
+
+def owner_width(lengths: Sequence[int]) -> int:
+    """Return the most elements of an owner's stretch that one piece has."""
+    return min(max(1, PIECE_ELEMENTS // len(lengths)), max(lengths))
+
+
+def owner_piece_sizes(lengths: Sequence[int], own: int, counts: Sequence[int], rank: int) -> tuple[int, int]:
+    """Return the elements of a piece that are received and sent."""
+    width = owner_width(lengths)
+    return sum(counts) * min(width, lengths[rank]), own * sum(min(width, length) for length in lengths)
