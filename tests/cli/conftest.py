@@ -80,13 +80,13 @@ class Tensile:
         assert "Traceback" not in done.stderr, done.stderr
         return Done(done.returncode, done.stdout, done.stderr)
 
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
-        """Start the command in a subprocess with its output in pipes."""
+    def start(self, *arguments: str, stdout: int = subprocess.PIPE) -> subprocess.Popen[str]:
+        """Start the command in a subprocess with its output in pipes, or `stdout` as its standard output."""
         return subprocess.Popen(
             [*COMMAND, *arguments],
             env=self.environment(),
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
+            stdout=stdout,
             stderr=subprocess.PIPE,
             text=True,
             cwd="/",
