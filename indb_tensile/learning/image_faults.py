@@ -57,11 +57,15 @@ def skipped_sentence(skipped: Sequence[SkippedRows]) -> str:
     return f" Left out, since their images cannot be read: {' and '.join(parts)}." if parts else ""
 
 
-def unreadable_error(column: str, faults: Mapping[int, str], titles: RowTitles) -> DataError:
-    """Return the error for a column whose images in the rows with these faults cannot be read."""
+def unreadable_error(column: str, faults: Mapping[int, str], titles: RowTitles, *, complete: bool) -> DataError:
+    """Return the error for a column whose images in the rows with these faults cannot be read.
+
+    With `complete` there are no other such rows.
+    """
     first, *others = sorted(faults)
     named = [_fault_text(titles, row, faults[row]) for row in others[: _MOST_NAMED - 1]]
-    more = f" {len(faults)} rows have such values; the next are: {'; '.join(named)}." if named else ""
+    count = f"{len(faults)} rows" if complete else f"At least {len(faults)} rows"
+    more = f" {count} have such values; the next are: {'; '.join(named)}." if named else ""
     return DataError(
         f'column "{column}", {titles.of(first)}: the value {faults[first]}',
         detail=f"Training stops at such values since on_error is stop.{more}",

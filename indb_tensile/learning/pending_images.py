@@ -112,7 +112,8 @@ class PendingImages:
         self._sample = np.sort(train[order[: most_sampled(numbers)]])
         for name, sampled in self._sampled.items():
             if self._decode(name, self._sample, sampled.pixels.__setitem__):
-                raise self.error({name: self._decode(name, self._known, lambda *_: None) for name in self.forms})
+                faults = {name: self._decode(name, self._known, lambda *_: None) for name in self.forms}
+                raise self.error(faults, complete=True)
         return self._sample
 
     def decode_into(
@@ -128,10 +129,10 @@ class PendingImages:
         decoding = BackgroundDecoding(writer, len(rows), decoded, DECODING_THREADS)
         return tuple(AwaitedImages(decoding, first) for first in writer.firsts)
 
-    def error(self, faults: Mapping[str, Mapping[int, str]]) -> DataError:
+    def error(self, faults: Mapping[str, Mapping[int, str]], *, complete: bool) -> DataError:
         """Return the error for these faults by column and row. Names the rows of the first column that has some."""
         column = next(name for name in self.forms if faults[name])
-        return unreadable_error(column, faults[column], self._titles)
+        return unreadable_error(column, faults[column], self._titles, complete=complete)
 
     def _decode(self, name: str, rows: Rows, keep: Callable[[int, Pixels], None]) -> dict[int, str]:
         """Decode the images of these rows on several threads, and pass each to `keep`. Returns the faults by row."""
@@ -177,9 +178,9 @@ class _EncodedImages:
                 self._images.storage.release()
         return faulty
 
-    def fault(self) -> DataError:
-        """Return the error that names the rows whose image cannot be read."""
-        return self._images.error(self._faults)
+    def fault(self, *, complete: bool) -> DataError:
+        """Return the error that names the rows whose image cannot be read. With `complete` all rows were tried."""
+        return self._images.error({name: dict(own) for name, own in self._faults.items()}, complete=complete)
 
     def _write(self, encoded: npt.NDArray[np.uint8], place: int, begin: int, _row: int, pixels: Pixels) -> None:
         self._images.storage.change(encoded, place, begin, pixels.reshape(-1))

@@ -101,10 +101,10 @@ class Prepared:
     inputs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     buckets: LengthBuckets | None = None
 
-    def finish_decoding(self) -> None:
-        """Wait until all images are decoded. Raises DataError for one that cannot be read."""
+    def finish_decoding(self, alive: Callable[[], None] = lambda: None) -> None:
+        """Wait until all images are decoded, and call `alive` meanwhile. Raises DataError for a broken image."""
         if self.train.images is not None:
-            self.train.images.decoding.finish()
+            self.train.images.decoding.finish(alive)
 
     def close(self) -> None:
         """End the decoding of images that is still going on. Only rows that are decoded can be read from then on."""

@@ -27,8 +27,8 @@ class Decoder:
         self.times[numbers] += 1
         return not self._faulty.isdisjoint(numbers.tolist())
 
-    def fault(self) -> Exception:
-        return DataError(f"rows {sorted(self._faulty)}")
+    def fault(self, *, complete: bool) -> Exception:
+        return DataError(f"rows {sorted(self._faulty)}, {complete}")
 
 
 class Failing(Decoder):
@@ -48,6 +48,19 @@ class Held(Decoder):
     def decode(self, numbers: Numbers) -> bool:
         self.start.wait()
         return super().decode(numbers)
+
+
+class Faulty:
+    """Finds a fault in the first row, which a thread takes first, and passes all other rows on."""
+
+    def __init__(self, others: Decoder) -> None:
+        self._others = others
+
+    def decode(self, numbers: Numbers) -> bool:
+        return 0 in numbers or self._others.decode(numbers)
+
+    def fault(self, *, complete: bool) -> Exception:
+        return DataError(f"rows, {complete}")
 
 
 rows = st.lists(st.integers(0, ROWS - 1), min_size=1, max_size=40).map(lambda numbers: np.array(numbers, np.int64))
@@ -82,10 +95,28 @@ def test_a_wait_raises_the_error_of_all_rows_and_all_others_are_tried(faulty: se
     if not faulty.isdisjoint(wanted.tolist()):
         with pytest.raises(DataError) as caught:
             decoding.require(wanted)
-        assert caught.value.message == f"rows {sorted(faulty)}"
+        assert caught.value.message == f"rows {sorted(faulty)}, True"
     for _ in range(2):
         with pytest.raises(DataError):
             decoding.finish()
+    assert (decoder.times == 1).all()
+
+
+def test_the_error_does_not_wait_for_all_other_rows() -> None:
+    decoder = Held()
+    decoding = BackgroundDecoding(Faulty(decoder), ROWS, NOTHING, threads=2, naming_s=0)
+    with pytest.raises(DataError, match="rows, False"):
+        decoding.require(np.array([0]))
+    decoder.start.set()
+    with pytest.raises(DataError, match="rows, False"):
+        decoding.finish()
+    decoding.close()
+
+
+def test_signs_of_life_are_given_while_the_last_rows_are_decoded() -> None:
+    decoder = Held()
+    decoding = BackgroundDecoding(decoder, ROWS, NOTHING, threads=2)
+    decoding.finish(decoder.start.set)
     assert (decoder.times == 1).all()
 
 

@@ -88,17 +88,6 @@ def test_pixels_are_those_of_images_decoded_before(in_file: bool, tmp_path: Path
         assert np.array_equal(numbers, wanted.x.numpy()[:, :begin])
 
 
-def test_a_batch_waits_for_its_own_rows_only() -> None:
-    ready = prepared(PENDING)
-    assert ready.train.images is not None
-    decoding = ready.train.images.decoding
-    with ready.decoding_paused():
-        gathered(ready, 0)
-        decoded = decoding.decoded
-        gathered(ready, 0)
-        assert decoding.decoded == decoded < ready.train.rows + ready.valid.rows + ready.test.rows
-
-
 def test_a_broken_image_in_the_sample_ends_the_preparation_and_all_others_are_named() -> None:
     ready, hashes = prepared(PENDING), photos(list(range(ROWS))).row_hash
     first = min(keys_of(ready.train), key=lambda key: hashes[key])

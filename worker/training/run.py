@@ -116,7 +116,7 @@ class TrainingRun:
                 first = self._wait_for_admission(progress_writer, prepared, steps, opened)
                 signs.admit()
                 trained = self._train(session, progress_writer, prepared, steps, first, opened, gang)
-                prepared.finish_decoding()
+                prepared.finish_decoding(signs.give)
             if trained is None:
                 return time.monotonic() - self._ended_s
             progress_writer.enter(Phase.PUBLISHING)
