@@ -48,11 +48,11 @@ def piece_width(elements: int, ranks: int) -> int:
     return max(1, -(-min(PIECE_ELEMENTS, elements) // ranks))
 
 
-def piece_sizes(elements: int, own: int, counts: Sequence[int]) -> tuple[int, int, int, int]:
-    """Return the elements of a piece that are sent and received, and those of the sums: copied, and gathered."""
+def piece_sizes(elements: int, own: int, counts: Sequence[int]) -> tuple[int, int]:
+    """Return the elements of a piece that are sent and received: first the parts' values, then their sums."""
     ranks = len(counts)
     width = piece_width(elements, ranks)
-    return ranks * own * width, sum(counts) * width, ranks * width, ranks * width
+    return ranks * max(1, own) * width, max(ranks, sum(counts)) * width
 
 
 def owner_elements(sizes: Sequence[int], owners: Sequence[int], counts: Sequence[int], own: int, rank: int) -> int:

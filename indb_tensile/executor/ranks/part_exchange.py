@@ -94,7 +94,8 @@ class PartExchange:
         first, *others = received
         for other in others:
             first.add_(other)
-        copies, gathered = (buffer[: ranks * width] for buffer in (buffers.copies, buffers.gathered))
+        # The parts' values are sent, and added up in their first row, so their memory is free for the sums.
+        copies, gathered = (buffer[: ranks * width] for buffer in (buffers.sent, buffers.received))
         copies.view(ranks, width).copy_(first)
         self.group.alltoall_base(gathered, copies, [width] * ranks, [width] * ranks).wait()
         total.copy_(gathered[:elements])
@@ -102,9 +103,7 @@ class PartExchange:
 
 @dataclass(frozen=True, slots=True)
 class _PieceBuffers:
-    """Host memory for the exchange of a piece."""
+    """Host memory for the exchange of a piece: of parts, and then of sums, of which each rank gets a copy."""
 
     sent: Tensor
     received: Tensor
-    copies: Tensor  # of the sum of this rank's stretch, one for each rank
-    gathered: Tensor
