@@ -101,7 +101,8 @@ def test_predictions_of_a_name_a_table_a_select_and_frames_agree(client: Tensile
 def test_figures_and_deployments_are_those_of_the_database(client: Tensile, running: Service) -> None:
     table = reflected(running.database, "breast_cancer")
     metrics = client.evaluate("spoken", select(table))
-    assert metrics == client.evaluate("spoken", "breast_cancer")
+    # The rows come in batches of other sizes, which may change the last digits of a prediction.
+    assert metrics == pytest.approx(client.evaluate("spoken", "breast_cancer"), rel=1e-5)
     confusion = client.confusion("spoken", table)
     assert sum(cell["rows"] for cell in confusion) == 569
     assert client.roc("spoken", table)[0]["class"] == "malignant"

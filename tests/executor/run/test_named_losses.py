@@ -8,6 +8,7 @@ from indb_tensile.executor.capture.optimizer import OptimizerSettings
 from indb_tensile.executor.capture.passes import WHOLE, Passes
 from indb_tensile.executor.latency.calibrate import calibrate, unknown_signatures
 from indb_tensile.job import Task
+from indb_tensile.learning.anomaly_scale import ERRORS_OF_PART
 from indb_tensile.learning.architectures import build
 from indb_tensile.learning.forecast_encoding import QUANTILES, ForecastValues
 from indb_tensile.learning.hyperparams import TrainingSettings
@@ -48,7 +49,7 @@ def _job(task: Task, name: str, *, weighted: bool, passes: Passes) -> Job:
     module: nn.Module = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, outputs))
     if task is Task.ANOMALY:
         declared = {"type": "autoencoder", "widths": [1, 2, 3], "divisors": [1, 1, 3]}
-        module = build(declared, (6,), 3, task=task, seed=4)
+        module = build(declared, (6,), ERRORS_OF_PART * 3, task=task, seed=4)
     if task is Task.PAIRS:
         module = build({"type": "two_towers", "width": 4, "bins": 3}, (6,), 8, task=task, seed=4)
 

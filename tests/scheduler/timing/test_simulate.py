@@ -312,9 +312,25 @@ def _budget_between(jobs: tuple[Workload, ...], link: Link, fraction: float) -> 
     """Return a budget between the floors and the peaks without plans."""
     planned = plan_jobs(jobs, budget_bytes=10**9, link=link)
     assert not isinstance(planned, Infeasible)
-    return sum(p.floor_bytes + int((p.liveness_peak_bytes - p.floor_bytes) * fraction) for p in planned) + len(
-        planned
-    )
+    floors = [max(p.floor_bytes, _exchange_floor(job.graphs[0])) for job, p in zip(jobs, planned, strict=True)]
+    peaks = [p.liveness_peak_bytes for p in planned]
+    between = (low + int((high - low) * fraction) for low, high in zip(floors, peaks, strict=True))
+    return sum(between) + len(planned)
+
+
+def _exchange_floor(graph: StepGraph) -> int:
+    """Return what operators need while exchanges are under way, whose tensors stay on the device."""
+    under_way: dict[int, frozenset[TensorId]] = {}
+    floor_bytes = 0
+    for operator in graph.operators:
+        if operator.starts is not None:
+            under_way[operator.starts] = operator.tensors
+        needed = operator.tensors.union(*under_way.values())
+        size_bytes = operator.workspace_bytes + sum(graph.tensors[tensor].size_bytes for tensor in needed)
+        floor_bytes = max(floor_bytes, size_bytes)
+        if operator.awaits is not None:
+            del under_way[operator.awaits]
+    return floor_bytes
 
 
 def _forecast(**figures: int) -> Forecast:
