@@ -312,7 +312,7 @@ def _budget_between(jobs: tuple[Workload, ...], link: Link, fraction: float) -> 
     """Return a budget between the floors and the peaks without plans."""
     planned = plan_jobs(jobs, budget_bytes=10**9, link=link)
     assert not isinstance(planned, Infeasible)
-    floors = [max(p.floor_bytes, _exchange_floor(job.graphs[0])) for job, p in zip(jobs, planned, strict=True)]
+    floors = [max(p.floor_bytes, *map(_exchange_floor, job.graphs)) for job, p in zip(jobs, planned, strict=True)]
     peaks = [p.liveness_peak_bytes for p in planned]
     between = (low + int((high - low) * fraction) for low, high in zip(floors, peaks, strict=True))
     return sum(between) + len(planned)
