@@ -18,6 +18,7 @@ from indb_tensile.job import JobId
 from indb_tensile.messages import Corrected
 from tests.executor.conftest import prepared
 from tests.executor.models import BATCH
+from tests.executor.ranks.rank_steps import sum_parts
 from worker.captured_steps import CapturedSteps
 from worker.training.memory_corrections import MemoryCorrections
 
@@ -104,9 +105,9 @@ def test_steps_of_a_rank_run_alone_without_an_exchange() -> None:
     _, steps = prepared("mlp")
     value = torch.ones(3)
     with CapturedSteps(steps, BATCH, share=RankShare(rank=1, ranks=2)).alone():
-        torch.ops.tensile.sum_parts([value], [value], counts=[1, 1])
+        sum_parts(value, [1, 1])
     with CapturedSteps(steps, BATCH).alone(), pytest.raises(InvariantError, match="without a connection"):
-        torch.ops.tensile.sum_parts([value], [value], counts=[1, 1])
+        sum_parts(value, [1, 1])
 
 
 def test_training_within_its_plan_reports_nothing(scene: _Scene) -> None:
