@@ -114,8 +114,7 @@ NB_MODULE(_planner, module) {
                                           copied(repeatable), copied(offset), accesses(access, writes, stays), hold});
           },
           nb::kw_only(), "size_bytes"_a, "persistent"_a, "out_ns"_a, "in_ns"_a, "latency_ns"_a, "workspace_bytes"_a,
-          "upload"_a, "repeatable"_a, "offset"_a, "access"_a, "writes"_a, "hold"_a = false,
-          "stays"_a = nb::none())
+          "upload"_a, "repeatable"_a, "offset"_a, "access"_a, "writes"_a, "hold"_a = false, "stays"_a = nb::none())
       .def("clear", &Search::clear, Released())
       .def("exhaust", &Search::exhaust, Released())
       .def("lower", &Search::lower, "limit_bytes"_a, "options"_a, "most"_a, Released())
