@@ -120,12 +120,12 @@ class PendingImages:
         self, encoded: Sequence[npt.NDArray[np.uint8]], parts: Sequence[Rows], form: PackedForm
     ) -> tuple["AwaitedImages", ...]:
         """Begin to decode all other images into the encoded rows of these parts. Returns what waits for each part."""
-        rows = np.concatenate(parts)
+        writer = _EncodedImages(self, encoded, parts, form)
+        rows = writer.rows
         without = np.logical_and.reduce([data.missing[rows] for data in self.raw.values()])
         decoded = np.flatnonzero(without | np.isin(rows, self._sample))
         for sampled in self._sampled.values():
             sampled.pixels.clear()
-        writer = _EncodedImages(self, encoded, parts, form)
         decoding = BackgroundDecoding(writer, len(rows), decoded, DECODING_THREADS)
         return tuple(AwaitedImages(decoding, first) for first in writer.firsts)
 
@@ -157,7 +157,7 @@ class _EncodedImages:
     ) -> None:
         self._images = images
         self._encoded = encoded
-        self._rows = np.concatenate(parts)
+        self.rows = np.concatenate(parts)  # of the table, by number
         self._begins = form.begins
         self._faults: dict[str, dict[int, str]] = {name: {} for name in images.forms}
         self._decoded = itertools.count()
@@ -166,7 +166,7 @@ class _EncodedImages:
     def decode(self, numbers: Numbers) -> bool:
         """Decode the images of these rows. Returns whether one of them cannot be read."""
         faulty = False
-        for number, row in zip(numbers.tolist(), self._rows[numbers].tolist(), strict=True):
+        for number, row in zip(numbers.tolist(), self.rows[numbers].tolist(), strict=True):
             part = bisect.bisect_right(self.firsts, number) - 1
             place = number - self.firsts[part]
             for name, form in self._images.forms.items():

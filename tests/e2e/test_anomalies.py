@@ -1,7 +1,5 @@
 """Check with a real controller that anomalies are found without labels, scored in every way, and judged by labels."""
 
-import os
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +10,7 @@ import pytest
 from indb_tensile.client import Model, Tensile
 from indb_tensile.errors import UnsupportedError
 from tests.e2e.conftest import Service
-from tests.e2e.trainings import check_killed_without_fault, child_pids, wait_until_training, weights
+from tests.e2e.trainings import check_same_bits_after_a_kill
 
 pytestmark = pytest.mark.postgres
 
@@ -99,12 +97,7 @@ def test_a_killed_training_finds_the_same_anomalies_bit_for_bit(running: Service
         return int(demo.execute(long.encode()).fetchall()[0][0])
 
     calm, killed = enqueued("calm_odd"), enqueued("killed_odd")
-    wait_until_training(running, killed, 2)
-    for trainer in child_pids(running, "tensile trainer"):
-        os.kill(trainer, signal.SIGKILL)
-    assert running.until_ended(calm, killed) == ["succeeded"] * 2, running.log.read_text()
-    check_killed_without_fault(running, killed)
-    assert weights(running, calm) == weights(running, killed)
+    check_same_bits_after_a_kill(running, calm, killed)
     scores = "select key, value, label from tensile_predict_table(%s, 'readings') order by key::text"
     assert demo.execute(scores, ("calm_odd",)).fetchall() == demo.execute(scores, ("killed_odd",)).fetchall()
 

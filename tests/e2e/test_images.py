@@ -10,7 +10,13 @@ import pytest
 from PIL import Image
 
 from tests.e2e.conftest import Service
-from tests.e2e.trainings import check_killed_without_fault, child_pids, wait_until_training, weights
+from tests.e2e.trainings import (
+    check_killed_without_fault,
+    check_same_bits_after_a_kill,
+    child_pids,
+    wait_until_training,
+    weights,
+)
 from tests.learning import pictures
 
 pytestmark = pytest.mark.postgres
@@ -140,12 +146,7 @@ def test_images_that_are_decoded_while_it_trains_survive_a_kill_bit_for_bit_and_
     calm, killed = (
         demo.execute(options.replace("NAME", name).encode()).fetchall()[0][0] for name in ("calm_many", "killed_many")
     )
-    wait_until_training(running, killed, 2)
-    for trainer in child_pids(running, "tensile trainer"):
-        os.kill(trainer, signal.SIGKILL)
-    assert running.until_ended(calm, killed) == ["succeeded"] * 2, running.log.read_text()
-    check_killed_without_fault(running, killed)
-    assert weights(running, calm) == weights(running, killed)
+    check_same_bits_after_a_kill(running, calm, killed)
 
     low, *_, high = late_rows(demo, "calm_many")
     insert_many(demo, (low, high))

@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import os
+import signal
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -43,6 +45,16 @@ def weights(service: "Service", job: int) -> str:
     versions = service.value("select count(*) from tensile.model_versions where job_id = %s", job)
     assert versions == 1
     return hashlib.sha256(b"".join(row[0] for row in rows)).hexdigest()
+
+
+def check_same_bits_after_a_kill(service: "Service", calm: int, killed: int) -> None:
+    """Kill the trainers once the job `killed` trains its second epoch. Check that both jobs publish the same bits."""
+    wait_until_training(service, killed, 2)
+    for trainer in child_pids(service, "tensile trainer"):
+        os.kill(trainer, signal.SIGKILL)
+    assert service.until_ended(calm, killed) == ["succeeded"] * 2, service.log.read_text()
+    check_killed_without_fault(service, killed)
+    assert weights(service, calm) == weights(service, killed)
 
 
 def check_killed_without_fault(service: "Service", job: int) -> None:

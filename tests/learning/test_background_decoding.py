@@ -51,7 +51,7 @@ class Held(Decoder):
 
 
 class Faulty:
-    """Finds a fault in the first row, which a thread takes first, and passes all other rows on."""
+    """Cannot decode row 0, which a thread takes first. Another decoder decodes all other rows."""
 
     def __init__(self, others: Decoder) -> None:
         self._others = others

@@ -20,14 +20,14 @@ from indb_tensile.learning.preparation import Prepared, assemble
 from indb_tensile.learning.row_storage import MEMORY, FileStorage, RowStorage
 from tests.learning import pictures, tables
 
-ROWS = 500  # of which some 350 train, so that more than the sample of 256 are pending
+ROWS = 500  # some 350 of them train, and only 256 are decoded before the training
 MISSING = 50  # every so many rows have no image
 NO_CHANGES: Mapping[int, bytes | None] = MappingProxyType({})
 PENDING, BEFORE = "stop", "skip"
 
 
 def photos(order: list[int], changes: Mapping[int, bytes | None] = NO_CHANGES) -> TableData:
-    """Return a table of images in this order of their keys, some of them missing, with other values for some."""
+    """Return a table whose rows have these keys in this order. `changes` has other values for the images of some."""
     values = np.empty(len(order), object)
     values[:] = [changes.get(row, pictures.encoded(pictures.square(row, 4, 60 + row % 190))) for row in order]
     missing = np.array([row % MISSING == 0 for row in order])

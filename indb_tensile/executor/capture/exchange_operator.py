@@ -78,7 +78,7 @@ class StepConnection(Protocol):
         ...
 
     def run(self, exchange: Exchange, place: torch.device) -> None:
-        """Make this exchange, after all that were started."""
+        """Make this exchange after those that were started before it, and wait until it has ended."""
         ...
 
     def take_spans(self) -> tuple[tuple[int, int], ...]:
@@ -167,7 +167,7 @@ def in_memory_order(value: torch.Tensor) -> torch.Tensor:
 
 
 def spread(joined: torch.Tensor, into: Sequence[torch.Tensor]) -> None:
-    """Copy elements that were joined into these dense values."""
+    """Copy the elements of `joined`, one after the other, into these values, which are dense."""
     for value, elements in zip(into, torch.split(joined, [value.numel() for value in into]), strict=True):
         in_memory_order(value).copy_(elements)
 

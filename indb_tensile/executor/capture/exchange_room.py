@@ -1,4 +1,4 @@
-"""The memory that exchanges need beside the values that they exchange: how much it is, and who has which part of it.
+"""The scratch memory of exchanges: how much an exchange needs beside its values, and which part each buffer gets.
 
 Exchanges of a step run one after another, so all of them use one tensor, the room. It has packed values, where many
 small ones are exchanged together, and the pieces in which large ones go (ranks/part_exchange.py). The room is a
@@ -56,7 +56,10 @@ def piece_sizes(elements: int, own: int, counts: Sequence[int]) -> tuple[int, in
 
 
 def owner_elements(sizes: Sequence[int], owners: Sequence[int], counts: Sequence[int], own: int, rank: int) -> int:
-    """Return the elements of room for sums at their owners, of values of these sizes with these owners."""
+    """Return the elements of room for an exchange in which each sum goes to one rank only, the owner of the value.
+
+    Each value has a size and an owner. `counts` and `own` are as for `parts_elements`, and `rank` is this rank.
+    """
     lengths = owner_lengths(sizes, owners, len(counts))
     packed = [length if owners.count(owner) > 1 else 0 for owner, length in enumerate(lengths)]
     return (own * sum(packed) if own else packed[rank]) + sum(owner_piece_sizes(lengths, own, counts, rank))

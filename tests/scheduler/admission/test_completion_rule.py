@@ -10,7 +10,7 @@ from indb_tensile.job import ClaimedJob, ClaimToken, JobId
 from indb_tensile.scheduler.admission.admission_orders import RecordMeasurement, RecordSet, SendPlans, SetWaitsFor
 from indb_tensile.scheduler.admission.completion_rule import demand_of, observe, planned_step_ns
 from indb_tensile.scheduler.admission.events import Adoption, Capture, Finish, StepsLeft
-from indb_tensile.scheduler.admission.pool import JobStage, Sharing, TrainerId
+from indb_tensile.scheduler.admission.pool import JobStage, Member, Pool, Sharing, TrainerId
 from indb_tensile.scheduler.admission.trainer_assignment import MOST_OVERTAKEN
 from indb_tensile.scheduler.completion.contention import Contention
 from indb_tensile.scheduler.completion.demand import TradeOff
@@ -134,49 +134,43 @@ def test_a_job_that_no_plan_can_fit_ends_at_once() -> None:
     assert _stages(controller) == {1: JobStage.RUNNING, 2: JobStage.ENDING}
 
 
-def test_step_is_foretold_by_the_latencies_of_its_forecast_and_not_by_those_of_the_next_plan() -> None:
+def _running_alone() -> tuple[Pool, Member, JobPlan, Workload]:
+    """Return the pool of a job that runs alone, the job as its member, and its plan and workload."""
     controller = _controller(4)
     _capture(controller, job(1), 4)
     (member,) = controller.pool.members
-    plan, workload = member.plan, member.workload
-    assert plan is not None
-    assert workload is not None
+    assert member.plan is not None
+    assert member.workload is not None
+    return controller.pool, member, member.plan, member.workload
+
+
+def test_step_is_foretold_by_the_latencies_of_its_forecast_and_not_by_those_of_the_next_plan() -> None:
+    pool, member, plan, workload = _running_alone()
     busy = replace(member, workload=replace(workload, latency_ns=((10_000,),)))
-    assert (
-        planned_step_ns(controller.pool, busy, plan, 1.0)
-        == planned_step_ns(controller.pool, member, plan, 1.0)
-        == 1000
-    )
+    assert planned_step_ns(pool, busy, plan, 1.0) == planned_step_ns(pool, member, plan, 1.0) == 1000
     twice = replace(plan.plans[0], executions=(Execution(operator=OpIndex(0)),) * 2)
     forecast = replace(plan.forecast, iteration_ns=6000, compute_ns=6000)
     recomputed = replace(plan, plans=(twice, *plan.plans[1:]), forecast=forecast)
-    assert planned_step_ns(controller.pool, busy, recomputed, 1.0) == 2000, (
+    assert planned_step_ns(pool, busy, recomputed, 1.0) == 2000, (
         "operators took 3,000 ns beside others and take 1,000 alone"
     )
 
 
 def test_the_upload_is_no_part_of_what_a_plan_computes() -> None:
-    controller = _controller(4)
-    _capture(controller, job(1), 4)
-    (member,) = controller.pool.members
-    plan, workload = member.plan, member.workload
-    assert plan is not None
-    assert workload is not None
+    pool, member, plan, workload = _running_alone()
     computed, uploaded = graph(4, operators=2).operators
     graphs = (replace(graph(4, operators=2), operators=(replace(uploaded, stage=Stage.UPLOAD), computed)),)
     workload = replace(workload, graphs=graphs, latency_ns=((50, 1000),))
     member = replace(member, workload=workload, alone_ns=1050)
     forecast = replace(plan.forecast, iteration_ns=1020, compute_ns=1000, upload_ns=20)
     plan = replace(plan, plans=(Plan(policy=plan.plans[0].policy),), forecast=forecast)
-    assert planned_step_ns(controller.pool, member, plan, 1.0) == 1020, (
+    assert planned_step_ns(pool, member, plan, 1.0) == 1020, (
         "as the plan foretells, because nothing has changed since"
     )
     ordered = (Execution(operator=OpIndex(0)), Execution(operator=OpIndex(1)))
     plan = replace(plan, plans=(replace(plan.plans[0], executions=ordered),))
-    assert planned_step_ns(controller.pool, member, plan, 1.0) == 1020
-    assert planned_step_ns(controller.pool, replace(member, alone_ns=2100), plan, 1.0) == 2020, (
-        "operators take twice as long"
-    )
+    assert planned_step_ns(pool, member, plan, 1.0) == 1020
+    assert planned_step_ns(pool, replace(member, alone_ns=2100), plan, 1.0) == 2020, "operators take twice as long"
 
 
 def test_steps_that_are_left_are_known_to_the_decision() -> None:
