@@ -79,7 +79,8 @@ class ExchangeLane:
         self._queue.put(None)
         if self._started:
             interrupt()
-        self._thread.join()
+        with self._around():
+            self._thread.join()
 
     def _put(self, make: Callable[[], None], place: torch.device) -> _LaneExchange:
         exchange = _LaneExchange(make, place)

@@ -10,6 +10,7 @@ import ipaddress
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -18,6 +19,7 @@ from torch._C._distributed_c10d import PrefixStore, ProcessGroupGloo, Store
 from indb_tensile.errors import RankLostError, RequestError
 from indb_tensile.executor.capture.rank_share import RankShare
 from indb_tensile.executor.ranks.part_exchange import RankGroup
+from indb_tensile.executor.ranks.rank_sockets import Endpoint, listen, shut_down
 
 LOOPBACK = "127.0.0.1"
 
@@ -30,18 +32,32 @@ def join_ranks(
     `attempt` keeps ranks of an earlier attempt out, which may still run. Raises RankLostError if a rank does not come
     within `meeting_s`, and RequestError for an address that strangers could reach.
     """
-    _check_private(address)
+    address = _private(address)
+    device, own = listen(partial(ProcessGroupGloo.create_device, hostname=address), address)
     options = cast(Any, ProcessGroupGloo)._Options()  # noqa: SLF001 - torch has no public way to choose an address
-    options._devices = [ProcessGroupGloo.create_device(hostname=address)]  # noqa: SLF001
+    options._devices = [device]  # noqa: SLF001
     options._timeout = timedelta(seconds=meeting_s)  # noqa: SLF001
     store.set_timeout(timedelta(seconds=meeting_s))
     meeting = PrefixStore(f"ranks/{attempt}", store)
     try:
-        group = ProcessGroupGloo(meeting, share.rank, share.ranks, options)
+        group = _AbortableGloo(meeting, share.rank, share.ranks, options)
+        meeting.set(_endpoint_of(share.rank), "{} {}".format(*own))
+        group.endpoints = tuple(_endpoint(meeting.get(_endpoint_of(rank))) for rank in range(share.ranks))
     except RuntimeError as error:
         raise rank_lost(share.rank, share.ranks, error, "has not met all other ranks") from error
     group.set_timeout(timedelta(seconds=timeout_s))
     return cast(RankGroup, group)  # torch's stubs leave out a backend's operations
+
+
+class _AbortableGloo(ProcessGroupGloo):
+    """A process group whose `abort` ends the exchanges that are under way."""
+
+    endpoints: tuple[Endpoint, ...] = ()  # of all ranks
+
+    def abort(self) -> None:
+        """End every exchange under way, and every later one, with an error. The other ranks notice at once."""
+        rank = self.rank()
+        shut_down(self.endpoints[rank], self.endpoints[:rank] + self.endpoints[rank + 1 :])
 
 
 def broadcast_bytes(group: RankGroup, sent: bytes) -> bytes:
@@ -80,7 +96,17 @@ def while_ranks_answer(
         raise rank_lost(group.rank(), group.size(), error, "has lost another rank") from error
 
 
-def _check_private(address: str) -> None:
+def _endpoint_of(rank: int) -> str:
+    return f"endpoint of {rank}"
+
+
+def _endpoint(stored: bytes) -> Endpoint:
+    address, port = stored.decode().split(" ")
+    return address, int(port)
+
+
+def _private(address: str) -> str:
+    """Return this address of a private network as sockets write it."""
     try:
         private = ipaddress.ip_address(address)
     except ValueError:
@@ -94,3 +120,4 @@ def _check_private(address: str) -> None:
             detail="Their connections have neither a password nor encryption.",
             hint="Give an address of a network that only these machines use.",
         )
+    return private.compressed

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable
 from contextlib import nullcontext
+from typing import Any, cast
 
 import pytest
 import torch
@@ -98,7 +99,7 @@ def test_waits_alone_are_in_the_context_of_waiting() -> None:
     assert entered == []
     lane.finish()
     lane.close(never)
-    assert entered == [True, False]
+    assert entered == [True, False] * 2, "closing waits, too"
 
 
 def test_rank_that_goes_while_an_exchange_is_under_way_is_noticed() -> None:
@@ -118,18 +119,40 @@ def test_rank_that_goes_while_an_exchange_is_under_way_is_noticed() -> None:
     assert on_ranks(2, run) == ["rank 0 of 2 has lost another rank", "left"]
 
 
-def test_step_that_fails_leaves_no_exchange_under_way() -> None:
-    left = threading.Event()
+class Starting:
+    """A group of ranks that tells when an exchange of one rank is under way."""
+
+    def __init__(self, group: RankGroup, under_way: threading.Event) -> None:
+        self._group = group
+        self._under_way = under_way
+
+    def alltoall_base(self, *arguments: Any) -> Any:
+        work = self._group.alltoall_base(*arguments)
+        self._under_way.set()
+        return work
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._group, name)
+
+
+@pytest.mark.parametrize("begun", [True, False], ids=["under way", "at any moment"])
+def test_step_that_fails_leaves_no_exchange_under_way(begun: bool) -> None:
+    left, under_way = threading.Event(), threading.Event()
+
+    def start(value: torch.Tensor) -> None:
+        start_only(value)
+        if begun:
+            assert under_way.wait(LIMIT_S)
 
     def run(rank: int, group: RankGroup) -> str:
         if rank == 0:
             value = torch.ones(3)
-            with pytest.raises(ZeroDivisionError), exchanging(group):
-                fail_after(lambda: start_only(value))
+            with pytest.raises(ZeroDivisionError), exchanging(cast(RankGroup, Starting(group, under_way))):
+                fail_after(lambda: start(value))
             alive = [thread.name for thread in threading.enumerate() if thread.name == "exchanges"]
             left.set()
             return f"{value.tolist()} {len(alive)}"
         assert left.wait(LIMIT_S), "the other rank waits for this one"
         return "waited"
 
-    assert on_ranks(2, run) == ["[1.0, 1.0, 1.0] 0", "waited"]
+    assert on_ranks(2, run, timeout_s=2 * LIMIT_S) == ["[1.0, 1.0, 1.0] 0", "waited"]

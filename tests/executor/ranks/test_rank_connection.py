@@ -13,12 +13,13 @@ from torch._C._distributed_c10d import HashStore
 from indb_tensile.errors import RankLostError, RequestError
 from indb_tensile.executor.capture.rank_share import RankShare
 from indb_tensile.executor.ranks.part_exchange import PartExchange, RankGroup
-from indb_tensile.executor.ranks.rank_connection import broadcast_bytes, join_ranks
+from indb_tensile.executor.ranks.rank_connection import LOOPBACK, broadcast_bytes, join_ranks
 from indb_tensile.executor.ranks.step_exchange import exchanging
 from tests.executor.ranks.rank_steps import room_of, sum_parts
 from tests.executor.ranks.rank_threads import on_ranks
 
 FIRST = RankShare(rank=0, ranks=2)
+LIMIT_S = 60.0
 
 
 def test_rank_that_does_not_come_is_noticed() -> None:
@@ -52,6 +53,37 @@ def test_rank_that_has_gone_is_noticed_by_the_exchange_of_the_others() -> None:
         "left",
         "rank 2 of 3 has lost another rank",
     ]
+
+
+def test_abort_ends_the_exchange_under_way_and_every_later_one_and_the_other_rank_notices() -> None:
+    aborted = threading.Event()
+
+    def run(rank: int, group: RankGroup) -> str:
+        if rank == 0:
+            under_way = group.allreduce([torch.ones(3)])
+            group.abort()
+            with pytest.raises(RuntimeError):
+                under_way.wait()
+            aborted.set()
+        assert aborted.wait(LIMIT_S), "the exchange goes on after the call of abort"
+        with pytest.raises(RuntimeError):
+            group.allreduce([torch.ones(3)]).wait()
+        return "ended"
+
+    assert on_ranks(2, run, timeout_s=2 * LIMIT_S) == ["ended"] * 2
+
+
+def test_abort_leaves_connections_that_are_not_of_the_group() -> None:
+    def run(rank: int, group: RankGroup) -> str:
+        group.abort()
+        return "aborted"
+
+    with socket.create_server((LOOPBACK, 0)) as server, socket.create_connection(server.getsockname()) as client:
+        accepted, _ = server.accept()
+        with accepted:
+            assert on_ranks(2, run) == ["aborted"] * 2
+            client.sendall(b"still here")
+            assert accepted.recv(16) == b"still here"
 
 
 def test_ranks_without_parts_take_part_in_the_exchange() -> None:
