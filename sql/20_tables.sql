@@ -1085,6 +1085,29 @@ comment on column tensile.device_contention.measured_at is 'time of the measurem
 comment on column tensile.device_contention.learned is
   'factor of jobs that trained side by side, which corrects the measurement; null until there were any';
 
+create table tensile.device_overheads (
+  device_kind text not null,
+  kind text not null,
+  state_bytes bigint not null,
+  startup_ns double precision,
+  between_ns double precision,
+  closing_ns double precision,
+  updated_at timestamptz not null default now(),
+  primary key (device_kind, kind),
+  constraint device_overheads_are_times
+    check (state_bytes >= 0 and startup_ns >= 0 and between_ns >= 0 and closing_ns >= 0)
+);
+comment on table tensile.device_overheads is
+  'for each kind of device and of job, what jobs take besides their iterations; null: not measured yet';
+comment on column tensile.device_overheads.device_kind is 'kind of the device, with the number of threads of a job';
+comment on column tensile.device_overheads.kind is 'kind of the job: signature of the graph of its training step';
+comment on column tensile.device_overheads.state_bytes is 'size of what such a job keeps between iterations';
+comment on column tensile.device_overheads.startup_ns is 'time from the order to start until the first step begins';
+comment on column tensile.device_overheads.between_ns is 'time of a step without its iteration';
+comment on column tensile.device_overheads.closing_ns is
+  'time from the end of the training until the version is published';
+comment on column tensile.device_overheads.updated_at is 'time when the row was last written';
+
 create table tensile.device_outlooks (
   worker_id bigint primary key references tensile.workers on delete cascade,
   outlook jsonb not null,

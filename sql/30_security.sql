@@ -163,7 +163,8 @@ create policy device_use_of_job on tensile.device_jobs for select to tensile_use
 grant select on tensile.settings, tensile.models, tensile.model_versions, tensile.model_privileges,
   tensile.checkpoints, tensile.workers, tensile.jobs, tensile.job_progress, tensile.job_events, tensile.metrics,
   tensile.devices, tensile.device_jobs, tensile.graphs, tensile.op_latency, tensile.plans, tensile.job_sets,
-  tensile.device_paces, tensile.device_contention, tensile.device_links, tensile.version_figures to tensile_monitor;
+  tensile.device_paces, tensile.device_contention, tensile.device_overheads, tensile.device_links,
+  tensile.version_figures to tensile_monitor;
 
 create policy jobs_monitored on tensile.jobs for select to tensile_monitor using (true);
 create policy models_monitored on tensile.models for select to tensile_monitor
@@ -219,7 +220,7 @@ grant update (state, phase, attempt, faults, interruptions, interrupted, progres
 grant insert, update, delete on tensile.workers, tensile.devices, tensile.device_jobs, tensile.job_progress,
   tensile.metrics, tensile.checkpoints, tensile.checkpoint_chunks, tensile.artifacts, tensile.graphs,
   tensile.op_latency, tensile.op_descriptions, tensile.predictors, tensile.plans, tensile.job_sets,
-  tensile.device_links, tensile.device_outlooks
+  tensile.device_links, tensile.device_outlooks, tensile.device_overheads
   to tensile_worker;
 grant insert, update on tensile.data_reports, tensile.job_ranks to tensile_worker;
 grant insert, update, delete on tensile.rank_values, tensile.gang_turns to tensile_worker;
@@ -270,13 +271,17 @@ begin
   delete from tensile.device_contention as t where t.device_kind = forget_device.device_kind;
   get diagnostics more = row_count;
   deleted := deleted + more;
+  delete from tensile.device_overheads as t where t.device_kind = forget_device.device_kind;
+  get diagnostics more = row_count;
+  deleted := deleted + more;
   delete from tensile.device_links as t where t.device_kind = forget_device.device_kind;
   get diagnostics more = row_count;
   return deleted + more;
 end
 $$;
 comment on function tensile.forget_device(text) is
-  'deletes the measurements of a kind of device: latencies, predictor, pace and links; controllers measure them again';
+  'deletes the measurements of a kind of device: latencies, predictor, pace, contention, overheads and links; '
+  'controllers measure them again';
 
 create function tensile.forget_jobs(ended_before timestamptz) returns bigint
   language sql volatile security definer

@@ -28,6 +28,7 @@ select pg_catalog.pg_extension_config_dump('tensile.op_descriptions', '');
 select pg_catalog.pg_extension_config_dump('tensile.predictors', '');
 select pg_catalog.pg_extension_config_dump('tensile.device_paces', '');
 select pg_catalog.pg_extension_config_dump('tensile.device_contention', '');
+select pg_catalog.pg_extension_config_dump('tensile.device_overheads', '');
 select pg_catalog.pg_extension_config_dump('tensile.jobs', $$where state in ('succeeded', 'failed', 'cancelled')$$);
 select pg_catalog.pg_extension_config_dump('tensile.job_progress', $$where job_id in (
   select job_id from tensile.jobs where state in ('succeeded', 'failed', 'cancelled'))$$);

@@ -71,6 +71,7 @@ from indb_tensile.device.trainer_footprint import FootprintFile
 from indb_tensile.errors import DeviceError, TensileError
 from indb_tensile.log import start_log
 from indb_tensile.scheduler.admission.events import BudgetChange, Stop
+from indb_tensile.scheduler.admission.overheads import Overheads
 from indb_tensile.scheduler.admission.pool import Pool, Sharing
 from indb_tensile.scheduler.completion.contention import Contention, of_cores
 from indb_tensile.scheduler.link import CopyMeasurement, Link, link_of, nominal_or_measured
@@ -148,8 +149,9 @@ def _run(settings: Settings) -> None:
             wake=mailbox,
             regions=regions,
         )
+        phases = runs_rounds(settings, shared=shared is not None)
         controller = Controller(
-            pool=_make_pool(settings, contention, link, phases=runs_rounds(settings, shared=shared is not None)),
+            pool=_make_pool(settings, contention, records.overheads(), link, phases=phases),
             planner=planner,
             records=records,
             trainers=trainers,
@@ -429,7 +431,7 @@ def _entering_jobs(settings: Settings) -> int:
     return settings.entering_jobs or max(_LEAST_ENTERING, len(os.sched_getaffinity(0)))
 
 
-def _make_pool(settings: Settings, contention: Contention, link: Link, *, phases: bool) -> Pool:
+def _make_pool(settings: Settings, contention: Contention, overheads: Overheads, link: Link, *, phases: bool) -> Pool:
     return Pool(
         budget_bytes=settings.budget_bytes,
         region_bytes=settings.region_bytes,
@@ -446,6 +448,7 @@ def _make_pool(settings: Settings, contention: Contention, link: Link, *, phases
         batch=BATCH_NAMES if uploads_ahead(settings.device, cuda_graphs=settings.cuda_graphs) else (),
         link=link,
         contention=contention,
+        overheads=overheads,
         phases=phases,
         phases_ns=round(settings.phases_s * 1e9),
     )

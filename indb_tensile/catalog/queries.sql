@@ -733,6 +733,30 @@ update tensile.device_contention as c set learned = l.factor
   from unnest(%(jobs)s::integer[], %(factors)s::double precision[]) as l (jobs, factor)
  where c.device_kind = %(device_kind)s and c.jobs = l.jobs and c.jobs > 1 and c.learned is distinct from l.factor
 
+-- load_overheads --
+select kind, state_bytes, startup_ns, between_ns, closing_ns
+  from (select o.* from tensile.device_overheads as o where o.device_kind = %(device_kind)s
+         order by o.updated_at desc, o.kind desc limit %(most)s) as latest
+ order by updated_at, kind
+
+-- save_overheads --
+-- In the order of the key, so that two controllers never wait for each other.
+insert into tensile.device_overheads (device_kind, kind, state_bytes, startup_ns, between_ns, closing_ns)
+select %(device_kind)s, m.kind, m.state_bytes, m.startup_ns, m.between_ns, m.closing_ns
+  from unnest(%(kinds)s::text[], %(state_bytes)s::bigint[], %(startup_ns)s::double precision[],
+              %(between_ns)s::double precision[], %(closing_ns)s::double precision[])
+    as m (kind, state_bytes, startup_ns, between_ns, closing_ns)
+ order by m.kind
+on conflict (device_kind, kind) do update
+   set state_bytes = excluded.state_bytes, startup_ns = excluded.startup_ns, between_ns = excluded.between_ns,
+       closing_ns = excluded.closing_ns, updated_at = now()
+
+-- forget_overheads --
+delete from tensile.device_overheads as o
+ where o.device_kind = %(device_kind)s
+   and (select count(*) from tensile.device_overheads as later
+         where later.device_kind = o.device_kind and (later.updated_at, later.kind) > (o.updated_at, o.kind)) >= %(most)s
+
 -- lock_links --
 -- Controllers of one machine start together and measure the same link. Without this lock the second one would find no
 -- row to delete while the first one has not committed, and its own rows would then be duplicates.

@@ -193,6 +193,7 @@ class Controller:
             self._membership.record_device(*self._memory.use(self._pool))
             self._membership.record_holdup(claim_blocker(self._pool))
             self._membership.record_contention(self._pool.contention)
+            self._membership.record_overheads(self._pool.overheads)
             self._membership.record_outlook(outlook_of(self._pool))
             self._adjust_to_room()
         self._service.attend(now_s)

@@ -18,6 +18,7 @@ import psycopg
 from indb_tensile.catalog import (
     device_contention,
     device_links,
+    device_overheads,
     device_speed,
     install,
     jobs,
@@ -58,6 +59,7 @@ from indb_tensile.scheduler.admission.admission_orders import (
 )
 from indb_tensile.scheduler.admission.measurements import NEW_WEIGHT
 from indb_tensile.scheduler.admission.outlook import Outlook
+from indb_tensile.scheduler.admission.overheads import KindOverheads, Overheads
 from indb_tensile.scheduler.admission.pool import Fault
 from indb_tensile.scheduler.link import CopyMeasurement, Link
 from indb_tensile.scheduler.timing.machines import StepTimes
@@ -146,6 +148,10 @@ class Records(Protocol):
 
     def learn_contention(self, factors: Mapping[int, float]) -> None:
         """Record by which factors jobs have slowed each other down, by the number of jobs."""
+        ...
+
+    def learn_overheads(self, kinds: Sequence[KindOverheads]) -> None:
+        """Record what jobs of these kinds take besides their iterations."""
         ...
 
     def record_outlook(self, worker: WorkerId, outlook: Outlook) -> None:
@@ -280,6 +286,14 @@ class CatalogRecords:
         A number of jobs whose contention was not measured when the device was met is left out.
         """
         self._run(lambda c: device_contention.learn_contention(c, self._device_kind, factors))
+
+    def overheads(self) -> Overheads:
+        """Return what jobs take besides their iterations on this kind of device, by kind of job."""
+        return self._run(lambda c: device_overheads.load_overheads(c, self._device_kind))
+
+    def learn_overheads(self, kinds: Sequence[KindOverheads]) -> None:
+        """Replace the recorded times of these kinds of jobs."""
+        self._run(lambda c: device_overheads.save_overheads(c, self._device_kind, kinds))
 
     def record_outlook(self, worker: WorkerId, outlook: Outlook) -> None:
         """Replace the recorded outlook of the worker's device."""

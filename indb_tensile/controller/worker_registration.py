@@ -27,6 +27,7 @@ from indb_tensile.errors import DatabaseError
 from indb_tensile.job import Blame, ClaimedJob, ClaimToken, JobId, WorkerId
 from indb_tensile.scheduler.admission.admission_orders import FailJob, RequeueJob
 from indb_tensile.scheduler.admission.outlook import Outlook
+from indb_tensile.scheduler.admission.overheads import MOST_KINDS, Overheads
 from indb_tensile.scheduler.admission.pool import Fault
 from indb_tensile.scheduler.completion.contention import Contention
 
@@ -55,6 +56,7 @@ class WorkerRegistration:
         self._deferred: tuple[JobId, float] | None = None  # the last one, and since when
         self._more_to_claim = False
         self._contention: dict[int, float] | None = None  # the last that was written, or that the catalog had
+        self._overheads: Overheads | None = None  # likewise
         self._outlook: tuple[WorkerId, Outlook] | None = None  # the last that was written, and its worker
         self._outlook_due_s = 0.0
         self._recorded: tuple[WorkerId, str | None] | None = None  # the last reason that was written, and its worker
@@ -253,6 +255,25 @@ class WorkerRegistration:
             log.debug("the contention of jobs was not written: %s", error.message)
         else:
             self._contention = factors
+
+    def record_overheads(self, overheads: Overheads) -> None:
+        """Record what jobs take besides their iterations, where it has changed by more than noise.
+
+        What the first call has is what the catalog had. A failed write is tried again at the next call.
+        """
+        changed = overheads.changed_since(self._overheads) if self._overheads is not None else ()
+        if self._overheads is None:
+            self._overheads = overheads
+        if not changed:
+            return
+        try:
+            self._records.learn_overheads(changed)
+        except DatabaseError as error:
+            log.debug("what jobs take besides their iterations was not written: %s", error.message)
+        else:
+            written = {times.kind for times in changed}
+            kept = tuple(times for times in self._overheads.kinds if times.kind not in written)
+            self._overheads = Overheads(kinds=(*kept, *changed)[-MOST_KINDS:])
 
     def record_outlook(self, outlook: Outlook | None) -> None:
         """Record what the jobs on the device still need, if that has changed, at most every few seconds.

@@ -362,6 +362,19 @@ create table tensile.device_contention (
     check (jobs > 0 and arithmetic > 0 and memory > 0 and mixed > 0 and learned > 0)
 );
 
+create table tensile.device_overheads (
+  device_kind text not null,
+  kind text not null,
+  state_bytes bigint not null,
+  startup_ns double precision,
+  between_ns double precision,
+  closing_ns double precision,
+  updated_at timestamptz not null default now(),
+  primary key (device_kind, kind),
+  constraint device_overheads_are_times
+    check (state_bytes >= 0 and startup_ns >= 0 and between_ns >= 0 and closing_ns >= 0)
+);
+
 create table tensile.device_outlooks (
   worker_id bigint primary key references tensile.workers on delete cascade,
   outlook jsonb not null,

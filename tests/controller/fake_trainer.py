@@ -156,8 +156,8 @@ def follow(link: TrainerLink, job: JobId, behaviour: str, size_bytes: int) -> No
             signal.signal(signal.SIGUSR1, lambda *_, measured=measured: link.send(measured))
         if behaviour == "alive":
             threading.Thread(target=report_progress, args=(link, job), daemon=True).start()
-        if behaviour in ("finish", "calibrate"):
-            link.send(Finished(job=job))
+        if behaviour in ("finish", "calibrate", "close"):
+            link.send(Finished(job=job, closing_s=7.0 if behaviour == "close" else None))
             return
 
 

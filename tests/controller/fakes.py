@@ -26,6 +26,7 @@ from indb_tensile.errors import (
 from indb_tensile.job import ClaimedJob, ClaimToken, JobId, JobSpec, Relation, Slot, Task, WorkerId
 from indb_tensile.scheduler.admission.admission_orders import CancelJob, FailJob, RequeueJob
 from indb_tensile.scheduler.admission.outlook import Outlook
+from indb_tensile.scheduler.admission.overheads import KindOverheads
 from indb_tensile.scheduler.admission.pool import TrainerId
 from indb_tensile.scheduler.link import Link
 
@@ -88,6 +89,7 @@ class FakeRecords:
         self.holdups: list[tuple[WorkerId, str | None]] = []
         self.outlooks: list[tuple[WorkerId, Outlook]] = []
         self.learned: list[dict[int, float]] = []
+        self.overheads: list[tuple[KindOverheads, ...]] = []
         self._next_claim = 100
 
     def enqueue(self, behaviour: str, size_bytes: int = MIB, *, owner: int = 10) -> JobId:
@@ -194,6 +196,10 @@ class FakeRecords:
     def learn_contention(self, factors: Mapping[int, float]) -> None:
         self._check()
         self.learned.append(dict(factors))
+
+    def learn_overheads(self, kinds: Sequence[KindOverheads]) -> None:
+        self._check()
+        self.overheads.append(tuple(kinds))
 
     def beat(self, worker: WorkerId, held: Mapping[JobId, ClaimToken]) -> HeartbeatReply:
         with self._lock:

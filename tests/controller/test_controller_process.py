@@ -113,6 +113,20 @@ def test_killed_controller_leaves_no_trainer_and_the_next_controller_runs_its_jo
 
 
 @pytest.mark.nightly
+def test_restarted_controller_foretells_with_the_overheads_that_an_earlier_one_measured(database: Database) -> None:
+    with database.connect() as connection:
+        with controller(database):
+            enqueue(connection, "close")
+            until(lambda: scalar(connection, "select max(closing_ns) = 7e9 from tensile.device_overheads"))
+        connection.execute("delete from tensile.jobs")  # its trainer would measure again
+        connection.execute("delete from tensile.device_outlooks")
+        with controller(database):
+            enqueue(connection, "train")
+            query = "select max((outlook->'running'->0->>'closing_ns')::float8) from tensile.device_outlooks"
+            assert until(lambda: scalar(connection, query)) == 7e9
+
+
+@pytest.mark.nightly
 def test_job_whose_device_is_lost_waits_without_a_fault_until_the_device_works_again(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,6 +13,7 @@ from indb_tensile.errors import DatabaseError
 from indb_tensile.job import Blame, ClaimedJob, JobId, WorkerId
 from indb_tensile.scheduler.admission.admission_orders import FailJob, RequeueJob
 from indb_tensile.scheduler.admission.outlook import Outlook
+from indb_tensile.scheduler.admission.overheads import KindOverheads, Overheads
 from indb_tensile.scheduler.admission.pool import Fault
 from indb_tensile.scheduler.completion.contention import Contention
 from indb_tensile.scheduler.completion.set_forecasts import SharedDevice
@@ -202,6 +203,33 @@ def test_contention_that_jobs_have_taught_is_recorded_once_and_again_after_a_fai
     records.away = False
     registration.record_contention(measured)
     assert records.learned == [dict(taught.points), dict(measured.points)]
+
+
+def test_overheads_are_recorded_where_they_changed_noticeably_and_again_after_a_failed_write() -> None:
+    records = FakeRecords()
+    registration = _register(records)
+    known = Overheads().closed("a", 1, 100.0).closed("b", 2, 100.0)
+    noisy, changed = known.closed("a", 1, 95.0), known.closed("a", 1, 50.0)
+    more = changed.started("c", 3, 7.0)
+    for overheads in (known, noisy, changed, changed):
+        registration.record_overheads(overheads)
+    records.away = True
+    registration.record_overheads(more)
+    records.away = False
+    for overheads in (more, more):
+        registration.record_overheads(overheads)
+    assert records.overheads == [
+        (KindOverheads(kind="a", state_bytes=1, closing_ns=50.0),),
+        (KindOverheads(kind="c", state_bytes=3, startup_ns=7.0),),
+    ]
+
+
+def test_first_overheads_of_an_empty_catalog_are_recorded() -> None:
+    records = FakeRecords()
+    registration = _register(records)
+    for overheads in (Overheads(), Overheads().started("a", 1, 0.0)):
+        registration.record_overheads(overheads)
+    assert records.overheads == [(KindOverheads(kind="a", state_bytes=1, startup_ns=0.0),)]
 
 
 def test_use_of_the_device_while_the_database_is_away_is_written_later() -> None:

@@ -102,6 +102,18 @@ device_outlooks = Table(
     Column("updated_at", TIME, nullable=False),
 )
 
+device_overheads = Table(
+    "device_overheads",
+    metadata,
+    Column("device_kind", Text, primary_key=True),
+    Column("kind", Text, primary_key=True),
+    Column("state_bytes", BigInteger, nullable=False),
+    Column("startup_ns", Double),
+    Column("between_ns", Double),
+    Column("closing_ns", Double),
+    Column("updated_at", TIME, nullable=False),
+)
+
 device_contention = Table(
     "device_contention",
     metadata,

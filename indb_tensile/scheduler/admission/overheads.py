@@ -9,7 +9,8 @@ A start beside other jobs takes longer than alone, because processors are shared
 closing counts at once, and a longer one a little. What lies between iterations is measured as a time alone, so both
 count equally. Of a job whose kind has not been measured, the times are those of the known kind with the
 nearest size of the state: creating the state and copying it to the device is what takes long. Until any job has been
-measured, all times are 0.
+measured, all times are 0. The catalog keeps the times, so a controller that starts anew knows them
+(catalog/device_overheads.py).
 """
 
 from collections.abc import Callable
@@ -20,7 +21,8 @@ from indb_tensile.scheduler.graph import StepGraph
 
 _LONGER_WEIGHT = 0.25  # of a time that is longer than the known one
 _WEIGHT = 0.5
-_MOST_KINDS = 64
+MOST_KINDS = 64
+_NOISE = 0.1  # a time that changed by less than this part of it has not changed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +79,11 @@ class Overheads:
         times = self._of(kind, state_bytes)
         return self._with(replace(times, closing_ns=_mean(times.closing_ns, took_ns)))
 
+    def changed_since(self, earlier: "Overheads") -> tuple[KindOverheads, ...]:
+        """Return the kinds that were not known then, or whose times have changed by more than noise."""
+        known = {times.kind: times for times in earlier.kinds}
+        return tuple(times for times in self.kinds if _differ(known.get(times.kind), times))
+
     def _known(self, kind: str, state_bytes: int, measure: Callable[[KindOverheads], float | None]) -> float:
         known = [(times, ns) for times in self.kinds if (ns := measure(times)) is not None]
         _, took_ns = min(
@@ -92,12 +99,23 @@ class Overheads:
 
     def _with(self, times: KindOverheads) -> "Overheads":
         others = tuple(known for known in self.kinds if known.kind != times.kind)
-        return Overheads(kinds=(*others, times)[-_MOST_KINDS:])
+        return Overheads(kinds=(*others, times)[-MOST_KINDS:])
 
 
 def state_bytes(graph: StepGraph) -> int:
     """Return the size of the state: of what lives across iterations."""
     return sum(tensor.size_bytes for tensor in graph.tensors if tensor.persistent)
+
+
+def _differ(earlier: KindOverheads | None, times: KindOverheads) -> bool:
+    if earlier is None:
+        return True
+    pairs = (
+        (earlier.startup_ns, times.startup_ns),
+        (earlier.between_ns, times.between_ns),
+        (earlier.closing_ns, times.closing_ns),
+    )
+    return any(now is not None and (then is None or abs(now - then) > _NOISE * then) for then, now in pairs)
 
 
 def _mean(known_ns: float | None, took_ns: float, *, longer: float = _LONGER_WEIGHT, shorter: float = 1.0) -> float:

@@ -61,6 +61,14 @@ def test_the_kinds_that_were_measured_last_are_kept() -> None:
     assert times.startup_ns("kind 0", 0) == 36.0, "the nearest of those that are kept"
 
 
+def test_a_kind_has_changed_if_any_of_its_times_has_by_more_than_a_tenth() -> None:
+    earlier = Overheads().started("a", 1, 100.0).stepped("a", 1, 100.0).started("b", 1, 100.0)
+    assert earlier.changed_since(earlier) == earlier.started("a", 1, 91.0).changed_since(earlier) == ()
+    for later in (earlier.started("a", 1, 80.0), earlier.stepped("a", 1, 200.0), earlier.closed("a", 1, 0.0)):
+        assert [times.kind for times in later.changed_since(earlier)] == ["a"]
+    assert {times.kind for times in earlier.changed_since(Overheads())} == {"a", "b"}
+
+
 @pytest.mark.parametrize("ns", [-1.0, float("nan"), float("inf")])
 def test_times_without_meaning_are_refused(ns: float) -> None:
     with pytest.raises(InvariantError, match="jobs of the kind a take"):
