@@ -1129,7 +1129,8 @@ create table tensile.job_sets (
   stp_foretold double precision not null,
   stp_measured double precision,
   started_at timestamptz not null default now(),
-  ended_at timestamptz
+  ended_at timestamptz,
+  speed_foretold double precision not null
 );
 create index job_sets_of_job on tensile.job_sets (job_id, set_id);
 comment on table tensile.job_sets is
@@ -1146,6 +1147,8 @@ comment on column tensile.job_sets.started_at is
   'time when the other jobs became these, or another number of jobs was prepared beside them';
 comment on column tensile.job_sets.ended_at is
   'time when the other jobs changed; null for the present row of a job, and for the last row of a job that has ended';
+comment on column tensile.job_sets.speed_foretold is
+  'speed foretold for this job, relative to alone with all the memory: its part of stp_foretold';
 
 create table tensile.plans (
   plan_id bigint generated always as identity primary key,

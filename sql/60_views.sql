@@ -241,7 +241,8 @@ comment on view tensile.stat_plan is
 
 create view tensile.stat_sharing with (security_invoker) as
 select s.job_id, j.model_name as model, coalesce(r.rolname, j.owner_name) as owner, s.attempt, s.beside,
-       s.stp_foretold, s.stp_measured, s.started_at, coalesce(s.ended_at, j.finished_at) as ended_at
+       s.stp_foretold, s.stp_measured, s.started_at, coalesce(s.ended_at, j.finished_at) as ended_at,
+       s.speed_foretold
   from tensile.job_sets as s
   join tensile.jobs as j on j.job_id = s.job_id
   left join pg_catalog.pg_roles as r on r.oid = j.owner_oid and j.installation = (select tensile.installation());
@@ -449,6 +450,8 @@ comment on column tensile.stat_sharing.stp_measured is
 comment on column tensile.stat_sharing.started_at is
   'time when the other jobs became these, or another number of jobs was prepared beside them';
 comment on column tensile.stat_sharing.ended_at is 'time when the other jobs changed or the job ended';
+comment on column tensile.stat_sharing.speed_foretold is
+  'speed that was foretold for this job, relative to alone with all the memory: its part of stp_foretold';
 comment on column tensile.stat_plan.job_id is 'number of the job';
 comment on column tensile.stat_plan.model is 'model that the job trains';
 comment on column tensile.stat_plan.owner is 'owner of the job';

@@ -139,13 +139,13 @@ def record_plan(connection: Connection, job: JobId, claim: ClaimToken, record: P
 
 
 def record_set(
-    connection: Connection, job: JobId, claim: ClaimToken, beside: Sequence[JobId], throughput: float
+    connection: Connection, job: JobId, claim: ClaimToken, beside: Sequence[JobId], throughput: float, speed: float
 ) -> None:
-    """Store the jobs that this job runs beside from now on, with their foretold system throughput.
+    """Store the jobs that this job runs beside from now on, with their foretold system throughput and its own part.
 
     Raises LostClaimError.
     """
-    values = {"job": job, "claim": claim, "beside": list(beside), "throughput": throughput}
+    values = {"job": job, "claim": claim, "beside": list(beside), "throughput": throughput, "speed": speed}
     if connection.execute(query("record_set"), values).fetchone() is None:
         raise lost_claim(job, claim)
 

@@ -797,8 +797,8 @@ with job as (
 ), ended as (
   update tensile.job_sets as s set ended_at = now() from job where s.job_id = job.job_id and s.ended_at is null
 )
-insert into tensile.job_sets (job_id, attempt, beside, stp_foretold)
-select job_id, attempt, %(beside)s, %(throughput)s from job
+insert into tensile.job_sets (job_id, attempt, beside, stp_foretold, speed_foretold)
+select job_id, attempt, %(beside)s, %(throughput)s, %(speed)s from job
 returning set_id
 
 -- end_set --

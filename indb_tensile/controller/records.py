@@ -369,8 +369,8 @@ class CatalogRecords:
                 )
             case RecordAdoption(generation=generation):
                 plans.plan_adopted(connection, job, claim, generation)
-            case RecordSet(beside=beside, foretold_throughput=throughput):
-                plans.record_set(connection, job, claim, beside, throughput)
+            case RecordSet(beside=beside, foretold_throughput=throughput, foretold_speed=speed):
+                plans.record_set(connection, job, claim, beside, throughput, speed)
             case LeaveSet():
                 plans.end_set(connection, job, claim)
             case RecordMeasurement(measurement=measurement, throughput=throughput):

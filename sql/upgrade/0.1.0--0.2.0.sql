@@ -390,7 +390,8 @@ create table tensile.job_sets (
   stp_foretold double precision not null,
   stp_measured double precision,
   started_at timestamptz not null default now(),
-  ended_at timestamptz
+  ended_at timestamptz,
+  speed_foretold double precision not null
 );
 create index job_sets_of_job on tensile.job_sets (job_id, set_id);
 

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from indb_tensile.bench.commands.share import estimate, print_bars
 from indb_tensile.bench.harness.share_bars import ShareBar, judge_mix, judged_method
+from indb_tensile.bench.harness.share_jobs import IterationTimes, job_rows
 from indb_tensile.bench.harness.share_measures import (
     JobTimes,
     RunMeasures,
     SetShare,
     covered_s,
-    mean_foretold,
     measure_run,
     sets_error,
     share_row,
@@ -171,7 +171,7 @@ def test_the_measures_of_two_jobs_side_by_side() -> None:
     assert measure_run(jobs, 3 * MIB, alone, [_set(1.1, 1.0)]) == RunMeasures(
         makespan_s=10.0,
         antt=(5 / 4 + 8 / 4) / 2,
-        stp_foretold=1.1,
+        stp_foretold=0.55 * 4 / 9,
         sets_error=1.1,
         stp_measured=(3 + 2) / 9,  # trained from 1 to 10
         worst_slowdown=2.0,
@@ -199,10 +199,40 @@ def test_covered_time_counts_each_moment_once(drawn: list[tuple[int, int]]) -> N
     assert covered_s(spans) == len(moments)
 
 
-def test_the_foretold_throughput_is_the_mean_over_the_time_of_the_sets() -> None:
-    pair, alone = _set(1.8, None, 4.0), _set(1.0, None, 6.0, jobs=1)
-    assert mean_foretold([pair, pair, alone]) == pytest.approx((1.8 * 4 + 1.0 * 6) / 10)
-    assert mean_foretold([]) is None
+def test_a_run_as_it_was_foretold_has_the_throughput_that_is_measured() -> None:
+    """Two jobs of 6 s alone, of which the second begins 2 s later. Side by side they run at 0.75 of their speed."""
+    jobs = [times(ONE, 0.0, 0.0, 7.5), replace(times(OTHER, 0.0, 2.0, 9.5), job_id=2)]
+    alone = {ONE: times(ONE, 0.0, 0.0, 6.0), OTHER: times(OTHER, 0.0, 1.0, 7.0)}
+    rows = [(1, 1.0, 2.0), (1, 0.75, 5.5), (2, 0.75, 5.5), (2, 1.0, 2.0)]
+    sets = [replace(_set(1.5, None, seconds), job_id=job, speed_foretold=speed) for job, speed, seconds in rows]
+    measures = measure_run(jobs, MIB, alone, sets)
+    assert measures.stp_measured == pytest.approx(12 / 9.5)
+    assert measures.stp_foretold == pytest.approx((2 + 0.75 * 5.5 * 2 + 2) / 9.5)
+    first, second = job_rows(
+        {"round": 1}, jobs, alone, sets, {2: IterationTimes(foretold_ns=10**6, measured_ns=2 * 10**6)}
+    )
+    assert (first["foretold_s"], first["alone_s"], first["iteration_ms"]) == (6.12, 6.0, None)
+    assert second == {
+        "round": 1,
+        "job": 2,
+        "training": "diabetes, 10 epochs",
+        "waits_s": 2.0,
+        "first_s": 0.5,
+        "first_alone_s": 0.5,
+        "trains_s": 7.5,
+        "alone_s": 6.0,
+        "foretold_s": 6.12,
+        "ratio": 1.02,
+        "iteration_ms": 2.0,
+        "iteration_foretold_ms": 1.0,
+    }
+
+
+def test_without_recorded_sets_nothing_is_foretold() -> None:
+    jobs, alone = [times(ONE, 0.0, 0.0, 6.0)], {ONE: times(ONE, 0.0, 0.0, 6.0)}
+    assert measure_run(jobs, MIB, alone).stp_foretold is None
+    (row,) = job_rows({}, jobs, alone, (), {})
+    assert (row["foretold_s"], row["ratio"]) == (None, None)
 
 
 def test_the_error_of_sets_is_that_of_several_jobs_which_were_measured() -> None:
@@ -214,7 +244,14 @@ def test_the_error_of_sets_is_that_of_several_jobs_which_were_measured() -> None
 
 
 def _set(foretold: float, measured: float | None, seconds: float = 4.0, jobs: int = 2) -> SetShare:
-    return SetShare(stp_foretold=foretold, stp_measured=measured, seconds=seconds, jobs=jobs)
+    return SetShare(
+        job_id=1,
+        stp_foretold=foretold,
+        stp_measured=measured,
+        speed_foretold=foretold / jobs,
+        seconds=seconds,
+        jobs=jobs,
+    )
 
 
 def test_a_row_has_the_medians_of_the_rounds_and_the_largest_peak() -> None:

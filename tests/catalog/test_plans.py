@@ -95,16 +95,16 @@ def test_the_jobs_beside_a_job_are_recorded_until_they_change(database: Database
         claimed = claim(connection, register(connection))
         job, token = claimed.job, claimed.claim
         plans.set_measured(connection, job, token, 9.0, weight=0.5)  # before any set: no row
-        plans.record_set(connection, job, token, (), 1.0)
-        plans.record_set(connection, job, token, (JobId(8), JobId(9)), 2.5)
+        plans.record_set(connection, job, token, (), 1.0, 1.0)
+        plans.record_set(connection, job, token, (JobId(8), JobId(9)), 2.5, 0.7)
         plans.set_measured(connection, job, token, 2.0, weight=0.5)
         plans.set_measured(connection, job, token, 3.0, weight=0.5)
         shown = alice.execute(
-            "select beside, stp_foretold, stp_measured, ended_at is null from tensile.stat_sharing"
+            "select beside, stp_foretold, speed_foretold, stp_measured, ended_at is null from tensile.stat_sharing"
         ).fetchall()
-        assert sorted(shown) == [([], 1.0, None, False), ([8, 9], 2.5, 2.5, True)]
+        assert sorted(shown) == [([], 1.0, 1.0, None, False), ([8, 9], 2.5, 0.7, 2.5, True)]
         with pytest.raises(LostClaimError):
-            plans.record_set(connection, job, ClaimToken(token + 1), (), 1.0)
+            plans.record_set(connection, job, ClaimToken(token + 1), (), 1.0, 1.0)
         plans.end_set(connection, job, ClaimToken(token + 1))
         present = "select count(*) from tensile.stat_sharing where ended_at is null"
         assert alice.execute(present).fetchone() == (1,), "another claim ends nothing"
@@ -121,7 +121,7 @@ def test_nobody_sees_beside_whom_anothers_job_runs(database: Database) -> None:
     ):
         enqueue(alice)
         claimed = claim(connection, register(connection))
-        plans.record_set(connection, claimed.job, claimed.claim, (JobId(8),), 1.0)
+        plans.record_set(connection, claimed.job, claimed.claim, (JobId(8),), 1.0, 0.5)
         assert bob.execute("select count(*) from tensile.stat_sharing").fetchone() == (0,)
         assert bob.execute("select count(*) from tensile.job_sets").fetchone() == (0,)
 

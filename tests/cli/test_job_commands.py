@@ -263,7 +263,7 @@ def test_watch_says_how_well_jobs_run_side_by_side(
         claimed = claim(worker, at)
         catalog.start_running(worker, job, claimed.claim)
         beside = [JobId(other) for other in jobs if other != job]
-        plans.record_set(worker, JobId(job), claimed.claim, beside, 1.5)
+        plans.record_set(worker, JobId(job), claimed.claim, beside, 1.5, 0.75)
     with demo.start("watch", *map(str, jobs)) as process:
         assert process.stderr is not None
         text = f"jobs {jobs[0]} and {jobs[1]} side by side: throughput foretold 1.50, in turns 1\n"

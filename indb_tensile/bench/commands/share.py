@@ -1,7 +1,7 @@
 """Compares ways to share one device between jobs: turns, first fit, admission at any price, and foretold completion.
 
     tensile bench share [--dsn "host=… user=postgres"] [--mix NAME …] [--methods NAME …] [--threads 1 …] [--rounds 3]
-        [--device emulated] [--length 1.0] [--json]
+        [--device emulated] [--length 1.0] [--jobs] [--json]
 
 Real trainings are enqueued from SQL, and a real controller runs them. `turns` runs one job at a time, with all of
 the memory. `first_fit` runs unplanned jobs side by side, as many as fit, which is what a careful user does.
@@ -12,7 +12,8 @@ Each mix (bench/harness/share_mixes.py) first runs cold: every distinct training
 of their latencies. The cold run has a row of its own, and its peaks decide the mix's memory. Then rounds follow, in
 which every distinct training runs alone and every method runs the mix. A row has the medians of a method's rounds
 and its largest peak (bench/harness/share_measures.py defines the measures). After all mixes comes a table of the
-bars that sharing has to meet (bench/harness/share_bars.py).
+bars that sharing has to meet (bench/harness/share_bars.py). With `--jobs` there is also a row for each job, which
+shows where the foretold and the measured throughput part (bench/harness/share_jobs.py).
 
 Every number of threads of `--threads` has rows of its own: each job has that many threads in every method. The exit
 code is 1 if a job does not succeed, if jobs used more than their memory at any moment of any run, or if the
@@ -64,6 +65,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 outcomes.append(outcome)
                 faults.extend(outcome.faults)
                 _print_rows(outcome, as_json=options.json)
+                if options.jobs:
+                    _print_jobs(outcome, as_json=options.json)
     if not options.json:
         print_bars([bar for outcome in outcomes for bar in outcome.bars()], [method.name for method in methods])
     for fault in faults:
@@ -119,6 +122,19 @@ def _print_rows(outcome: MixOutcome, *, as_json: bool) -> None:
         print(stamped(row) if as_json else _line(row), flush=True)
 
 
+def _print_jobs(outcome: MixOutcome, *, as_json: bool) -> None:
+    if as_json:
+        for row in outcome.jobs:
+            print(stamped(row), flush=True)
+        return
+    lines = [{name: _cell(value) for name, value in row.items()} for row in outcome.jobs]
+    print_table(Console(width=200, highlight=False), f"jobs of {outcome.mix.name}", lines)
+
+
+def _cell(value: object) -> str:
+    return "-" if value is None else str(value)
+
+
 def _line(row: Row) -> str:
     return (
         f"  {row['method']:<11} {row['threads']} threads  makespan {row['makespan_s']:7.2f} s  "
@@ -149,6 +165,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--length", type=float, default=1.0, help="factor on all epochs")
     parser.add_argument("--limit", type=float, default=900.0, help="seconds in which a run has to end")
     parser.add_argument("--directory", default=None, help="a directory on the disk to swap to")
+    parser.add_argument("--jobs", action="store_true", help="print a row for each job of each run, too")
     parser.add_argument("--json", action="store_true", help="print one JSON object per line")
     return parser
 

@@ -8,12 +8,13 @@
   one of them trained. Each moment counts with the jobs' progress, in units of their speed alone, so this is the mean
   over that time of the sum of relative speeds. A job trains from its first plan to its end, so waiting, reading and
   capturing count neither here nor there. Jobs in turns have 1.
-- `stp_foretold`: the mean over time of the throughputs that the controller foretold for the sets of jobs that it ran,
-  with the jobs that were prepared beside each of them; null where the catalog does not store them.
-- `sets_error`: the same throughputs over those that the controller measured for these sets, both as means over time.
-  This is the error in the iterations. The distance between `stp_foretold` and `stp_measured` also has in it what
-  happens between iterations: changes of plans, checkpoints, and how much faster or slower the machine was when the
-  jobs ran alone.
+- `stp_foretold`: the same with what the controller foretold: for each job the speeds relative to alone that were
+  foretold for it, times the seconds for which it ran beside the same jobs, summed, over the same time. The product is
+  what the controller believes the job has done, in seconds of the job alone, from its first plan to its end. So both
+  have in them start-up, closing, the jobs that are prepared meanwhile, and the end of a mix, when one job runs alone.
+  It is null where the catalog does not store the speeds.
+- `sets_error`: the throughputs foretold for sets of jobs, over those that the controller measured for these sets, as
+  means over time. This is the error in undisturbed iterations.
 - `first_step_s`: the longest time from a job's submission to the end of its first iteration.
 - `peak_bytes`: the most that the device's ledger has counted in use at one moment.
 """
@@ -66,10 +67,15 @@ class RunMeasures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetShare:
-    """One job's part in a set of jobs that ran side by side. `stp_measured` is None if nothing could be measured."""
+    """One job's part in a set of jobs that ran side by side. `stp_measured` is None if nothing could be measured.
 
+    `speed_foretold` is the job's own speed relative to alone.
+    """
+
+    job_id: int
     stp_foretold: float
     stp_measured: float | None
+    speed_foretold: float
     seconds: float  # for which the set ran
     jobs: int
 
@@ -77,6 +83,11 @@ class SetShare:
     def weight(self) -> float:
         """Return the part of the set's time that counts here. Each job of a set has a share of its own."""
         return self.seconds / self.jobs
+
+    @property
+    def progress_s(self) -> float:
+        """Return what the job was foretold to do meanwhile, in seconds of the job alone."""
+        return self.speed_foretold * self.seconds
 
 
 def measure_run(
@@ -88,14 +99,14 @@ def measure_run(
     """Return the measures of a run. `alone` has the same trainings, each run alone with all of the memory."""
     slowdowns: list[float] = []
     stp_measured = None
+    spans_s = covered_s([(job.trains_s, job.ended_s) for job in jobs])
     if alone is not None:
         slowdowns = [job.turnaround_s / alone[job.training].turnaround_s for job in jobs]
-        spans = [(job.trains_s, job.ended_s) for job in jobs]
-        stp_measured = sum(alone[job.training].trained_s for job in jobs) / covered_s(spans)
+        stp_measured = sum(alone[job.training].trained_s for job in jobs) / spans_s
     return RunMeasures(
         makespan_s=max(job.ended_s for job in jobs) - min(job.enqueued_s for job in jobs),
         antt=sum(slowdowns) / len(slowdowns) if slowdowns else None,
-        stp_foretold=mean_foretold(sets),
+        stp_foretold=sum(share.progress_s for share in sets) / spans_s if sets else None,
         sets_error=sets_error(sets),
         stp_measured=stp_measured,
         worst_slowdown=max(slowdowns, default=None),
@@ -111,12 +122,6 @@ def covered_s(spans: Sequence[tuple[float, float]]) -> float:
         total_s += max(0.0, end_s - max(start_s, covered_to_s))
         covered_to_s = max(covered_to_s, end_s)
     return total_s
-
-
-def mean_foretold(sets: Sequence[SetShare]) -> float | None:
-    """Return the mean over time of the throughputs foretold for sets of jobs; None if there are none."""
-    weight = sum(share.weight for share in sets)
-    return sum(share.weight * share.stp_foretold for share in sets) / weight if weight else None
 
 
 def sets_error(sets: Sequence[SetShare]) -> float | None:

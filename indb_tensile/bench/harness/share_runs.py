@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from indb_tensile.bench.harness.share_bars import ShareBar, judge_mix
+from indb_tensile.bench.harness.share_jobs import job_rows
 from indb_tensile.bench.harness.share_measures import JobTimes, RunMeasures, measure_run, share_row
 from indb_tensile.bench.harness.share_methods import TURNS, TURNS_METHOD, UNLIMITED, WITHOUT_LIMIT, ShareMethod
 from indb_tensile.bench.harness.share_mixes import Mix, MixJob, MixTraining
@@ -24,7 +25,7 @@ _SPARE = 1.25  # ample memory divided by the largest need, so that a plan fits d
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixOutcome:
-    """All measures of one mix with one number of threads. `faults` are sentences."""
+    """All measures of one mix with one number of threads. `faults` are sentences, `jobs` rows of share_jobs.py."""
 
     mix: Mix
     threads: int
@@ -32,6 +33,7 @@ class MixOutcome:
     cold: RunMeasures
     rounds: Mapping[str, Sequence[RunMeasures]]
     faults: tuple[str, ...]
+    jobs: tuple[dict[str, Any], ...] = ()
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a row for the cold run and one for each method."""
@@ -57,7 +59,7 @@ def run_mix(
     """Return the measures of a mix. `known` are the names of the controller's settings."""
     times, cold = _run_cold(site, mix, threads, known)
     trial = _MixTrial(
-        mix, {job.training: job.needed_bytes for job in times}, {job.training: job.digest for job in times}
+        mix, threads, {job.training: job.needed_bytes for job in times}, {job.training: job.digest for job in times}
     )
     runs = [*methods, *([WITHOUT_LIMIT] if mix.unlimited is not None else [])]
     names = [method.name for method in runs]
@@ -79,6 +81,7 @@ def run_mix(
         cold=cold,
         rounds={name: trial.measures[name] for name in names},
         faults=tuple(trial.faults),
+        jobs=tuple(trial.jobs),
     )
 
 
@@ -100,10 +103,12 @@ class _MixTrial:
     """The runs of one mix so far, and what was wrong with them."""
 
     mix: Mix
+    threads: int
     peaks_bytes: Mapping[MixTraining, int]  # of each training, if nothing is saved
     digests: Mapping[MixTraining, str]  # of each training's parameters, from its first run alone
     measures: dict[str, list[RunMeasures]] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
+    jobs: list[dict[str, Any]] = field(default_factory=list)  # a row for each job of each run
 
     def budget_of(self, method: str) -> int:
         """Return the memory that all jobs share with this method."""
@@ -114,6 +119,7 @@ class _MixTrial:
     def run_alone(self, controller: ShareController, number: int) -> dict[MixTraining, JobTimes]:
         """Run each distinct training alone, and return its times."""
         alone = {training: controller.run_alone(training) for training in self.mix.trainings}
+        self._add_jobs("alone", number, controller, list(alone.values()), alone)
         self.faults += differing(f"{self.mix.name}, alone, round {number}", list(alone.values()), self.digests)
         return alone
 
@@ -123,12 +129,24 @@ class _MixTrial:
         times = controller.run(self.mix.jobs[: self.mix.unlimited] if name == UNLIMITED else self.mix.jobs)
         peak_bytes, budget_bytes = controller.peak_bytes(), self.budget_of(name)
         measures = measure_run(times, peak_bytes, alone, controller.sets(times))
+        self._add_jobs(name, number, controller, times, alone)
         self.measures.setdefault(name, []).append(measures)
-        label = f"{self.mix.name}, {name}, round {number}"
-        self.faults += differing(label, times, self.digests)
+        run = f"{self.mix.name}, {name}, round {number}"
+        self.faults += differing(run, times, self.digests)
         if peak_bytes > budget_bytes:
             over = f"the jobs used {peak_bytes} bytes at once, more than the budget of {budget_bytes}"
-            self.faults.append(f"{label}: {over}")
+            self.faults.append(f"{run}: {over}")
+
+    def _add_jobs(
+        self,
+        method: str,
+        number: int,
+        controller: ShareController,
+        times: Sequence[JobTimes],
+        alone: Mapping[MixTraining, JobTimes],
+    ) -> None:
+        label = {"mix": self.mix.name, "method": method, "threads": self.threads, "round": number}
+        self.jobs += job_rows(label, times, alone, controller.sets(times), controller.iterations(times))
 
 
 def differing(label: str, times: Sequence[JobTimes], digests: Mapping[MixTraining, str]) -> list[str]:

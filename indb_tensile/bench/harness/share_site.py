@@ -1,7 +1,8 @@
 """The databases, roles and controllers with which `bench share` runs sets of jobs.
 
 All controllers of one mix start from copies of one warm database: it has the tables to train on, the latencies of the
-mix's operators, and the pace of the emulated device. They also have copies of the captured networks. Each controller
+mix's operators, what jobs take besides their iterations, how much jobs slow each other down, and the pace of the
+emulated device. They also have copies of the captured networks. Each controller
 has a database of its own, since it would otherwise claim jobs that another method is to run. A controller without
 jobs waits, so several are ready at the same time.
 """
@@ -25,11 +26,14 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from indb_tensile import config
 from indb_tensile.bench.harness.bench_database import temporary_database
 from indb_tensile.bench.harness.chaos_processes import all_processes
+from indb_tensile.bench.harness.share_jobs import IterationTimes
 from indb_tensile.bench.harness.share_measures import JobTimes, SetShare
 from indb_tensile.bench.harness.share_mixes import MixJob, MixTraining
 from indb_tensile.bench.harness.stored_samples import store_samples
+from indb_tensile.catalog import device_contention
 from indb_tensile.catalog.connection import Connection, connect
 from indb_tensile.catalog.queries import parse
+from indb_tensile.device.backend import kind_of
 from indb_tensile.errors import TensileError, UnavailableError
 
 PURPOSE = "tensile bench share"
@@ -72,12 +76,24 @@ class ShareSite:
         """Yield a controller of the warm database itself, which knows no latencies when the block begins."""
         with connect(self.dsn, application_name=PURPOSE) as connection:
             connection.execute(_SQL["forget_latencies"])
+        self._measure_contention(threads)
         shutil.rmtree(self._captures, ignore_errors=True)
         with self._started(self.dsn, "warm", threads, settings) as controller:
             yield controller
             captures = controller.log.parent / _CAPTURES
             if captures.is_dir():
                 shutil.copytree(captures, self._captures)
+
+    def _measure_contention(self, threads: int) -> None:
+        """Measure how much jobs slow each other down, as a controller does that meets its device. It is done once."""
+        with connect(self.dsn, application_name=PURPOSE) as connection:
+            if device_contention.load_contention(connection, kind_of(self.device, threads)):
+                return
+        command = [sys.executable, "-m", "indb_tensile.worker.measure_contention"]
+        environment = _environment(self.dsn, self.device, self.directory, threads, {})
+        code = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, check=False).returncode
+        if code:
+            raise UnavailableError(f"by how much jobs slow each other down was not measured: exit code {code}")
 
     @contextmanager
     def _started(
@@ -157,9 +173,21 @@ class ShareController:
             return []
         rows = self._fetch("sets", jobs=[job.job_id for job in jobs])
         return [
-            SetShare(stp_foretold=foretold, stp_measured=measured, seconds=seconds, jobs=together)
-            for foretold, measured, seconds, together in rows
+            SetShare(
+                job_id=job_id,
+                stp_foretold=foretold,
+                stp_measured=measured,
+                speed_foretold=speed,
+                seconds=seconds,
+                jobs=together,
+            )
+            for job_id, foretold, measured, speed, seconds, together in rows
         ]
+
+    def iterations(self, jobs: Sequence[JobTimes]) -> dict[int, IterationTimes]:
+        """Return the foretold and the measured time of an iteration of each job that was measured."""
+        rows = self._fetch("iterations", jobs=[job.job_id for job in jobs])
+        return {job_id: IterationTimes(foretold_ns=foretold, measured_ns=ns) for job_id, foretold, ns in rows}
 
     def run_alone(self, training: MixTraining) -> JobTimes:
         """Run one training and return its times."""

@@ -41,7 +41,7 @@ create trigger bench_first_step after insert on tensile.job_progress
   for each row execute function public.bench_record_first_step()
 
 -- forget_latencies --
-truncate tensile.op_latency, tensile.op_descriptions, tensile.graphs
+truncate tensile.op_latency, tensile.op_descriptions, tensile.graphs, tensile.device_overheads
 
 -- ready --
 select count(*) from tensile.workers where pid = %(pid)s and stopped_at is null
@@ -86,11 +86,21 @@ select d.used_bytes, d.high_water_bytes from tensile.devices as d join tensile.w
 select to_regclass('tensile.stat_sharing') is not null
 
 -- sets --
--- A row for each job of each set of jobs that ran side by side: the set's foretold and its measured throughput, for how
--- many seconds it ran, and its number of jobs.
-select s.stp_foretold, s.stp_measured, extract(epoch from s.ended_at - s.started_at)::float8, 1 + cardinality(s.beside)
-  from tensile.stat_sharing as s
- where s.job_id = any (%(jobs)s) and s.ended_at > s.started_at
+-- A row for each job of each set of jobs that ran side by side: the set's foretold and its measured throughput, the job's
+-- foretold speed, for how many seconds the set ran, and its number of jobs. A job is in its last set until it has ended.
+select s.job_id, s.stp_foretold, s.stp_measured, s.speed_foretold,
+       extract(epoch from coalesce(s.ended_at, e.ended_at) - s.started_at)::float8, 1 + cardinality(s.beside)
+  from tensile.job_sets as s
+  join (select job_id, max(at) as ended_at from tensile.job_events where kind = 'succeeded' group by job_id) as e
+    using (job_id)
+ where s.job_id = any (%(jobs)s) and coalesce(s.ended_at, e.ended_at) > s.started_at
+
+-- iterations --
+-- Of each job's last plan that was measured: the time of an iteration, foretold and measured, in nanoseconds.
+select distinct on (p.job_id) p.job_id, p.predicted_iteration_ns, p.measured_iteration_ns
+  from tensile.plans as p
+ where p.job_id = any (%(jobs)s) and p.measured_iteration_ns is not null
+ order by p.job_id, p.attempt desc, p.generation desc
 
 -- now --
 select clock_timestamp()

@@ -433,6 +433,7 @@ job_sets = Table(
     Column("stp_measured", Double),
     Column("started_at", TIME, nullable=False),
     Column("ended_at", TIME),
+    Column("speed_foretold", Double, nullable=False),
 )
 
 role_quotas = Table(

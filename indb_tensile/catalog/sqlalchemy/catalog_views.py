@@ -351,6 +351,7 @@ stat_sharing = _view(
     Column("stp_measured", Double),
     Column("started_at", TIME),
     Column("ended_at", TIME),
+    Column("speed_foretold", Double),
 )
 
 stat_latency = _view(

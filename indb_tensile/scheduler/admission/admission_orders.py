@@ -243,12 +243,15 @@ class RecordAdoption:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordSet:
-    """Write that the job runs beside these jobs from now on, with the system throughput foretold for all of them."""
+    """Write that the job runs beside these jobs from now on, with the system throughput foretold for all of them, and
+    with the job's own part of it.
+    """
 
     job: JobId
     claim: ClaimToken
     beside: tuple[JobId, ...]
     foretold_throughput: float
+    foretold_speed: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

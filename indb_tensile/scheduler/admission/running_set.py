@@ -26,7 +26,7 @@ def watch(decision: Decision) -> None:
     if (jobs, preparing) == (before.jobs, before.preparing):
         return
     slowdown = pool.contention.slowdown(max(1, len(jobs) + preparing))
-    throughput = sum(_foretold_speed(pool, member, slowdown) for member in training)
+    speeds = [_foretold_speed(pool, member, slowdown) for member in training]
     for member in pool.members:
         away = member.stage is not JobStage.ENDING or isinstance(member.outcome, Interrupted)
         if away and member.job.job in before.jobs and member.job.job not in jobs:
@@ -35,10 +35,16 @@ def watch(decision: Decision) -> None:
     decision.pool = replace(
         pool, running_set=same if jobs == before.jobs else RunningSet(jobs=jobs, preparing=preparing)
     )
-    for member in training:
+    for member, speed in zip(training, speeds, strict=True):
         beside = tuple(job for job in jobs if job != member.job.job)
         decision.order(
-            RecordSet(job=member.job.job, claim=member.job.claim, beside=beside, foretold_throughput=throughput)
+            RecordSet(
+                job=member.job.job,
+                claim=member.job.claim,
+                beside=beside,
+                foretold_throughput=sum(speeds),
+                foretold_speed=speed,
+            )
         )
 
 

@@ -67,7 +67,7 @@ def test_job_with_known_operators_is_planned_granted_sent_and_recorded() -> None
     )
     assert controller.send(Adoption(trainer=trainer, generation=1)) == (
         RecordAdoption(job=JobId(7), claim=ClaimToken(1007), generation=1),
-        RecordSet(job=JobId(7), claim=ClaimToken(1007), beside=(), foretold_throughput=1.0),
+        RecordSet(job=JobId(7), claim=ClaimToken(1007), beside=(), foretold_throughput=1.0, foretold_speed=1.0),
     )
 
 

@@ -256,13 +256,23 @@ def test_jobs_that_come_to_run_side_by_side_are_recorded_with_their_throughput()
     assert orders_of_type(orders, RecordSet) == [], "the second job copies its state to the device first"
     orders = controller.send(Adoption(trainer=trainer, generation=1))
     assert orders_of_type(orders, RecordSet) == [
-        RecordSet(job=JobId(1), claim=ClaimToken(1001), beside=(JobId(2),), foretold_throughput=1.6),
-        RecordSet(job=JobId(2), claim=ClaimToken(1002), beside=(JobId(1),), foretold_throughput=1.6),
+        _set_of(JobId(1), beside=(JobId(2),), throughput=1.6, speed=0.8),
+        _set_of(JobId(2), beside=(JobId(1),), throughput=1.6, speed=0.8),
     ]
     controller.adopt_all()
     assert controller.pool.members[0].trainer is not None
     (alone,) = orders_of_type(controller.send(Finish(trainer=controller.pool.members[0].trainer)), RecordSet)
-    assert alone == RecordSet(job=JobId(2), claim=ClaimToken(1002), beside=(), foretold_throughput=1.0)
+    assert alone == _set_of(JobId(2), beside=(), throughput=1.0, speed=1.0)
+
+
+def _set_of(number: JobId, *, beside: tuple[JobId, ...], throughput: float, speed: float) -> RecordSet:
+    return RecordSet(
+        job=number,
+        claim=ClaimToken(1000 + number),
+        beside=beside,
+        foretold_throughput=throughput,
+        foretold_speed=speed,
+    )
 
 
 def test_throughput_is_measured_when_all_jobs_of_a_set_are() -> None:

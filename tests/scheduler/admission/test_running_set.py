@@ -24,6 +24,8 @@ class Watched(FakeController):
         orders = super().decide(event)
         sets = {(1 + len(o.beside), round(o.foretold_throughput, 3)) for o in orders_of_type(orders, RecordSet)}
         assert len(sets) <= 1, "all jobs of a set have the same throughput"
+        speeds = [o.foretold_speed for o in orders_of_type(orders, RecordSet)]
+        assert [pytest.approx(sum(speeds), abs=1e-3)] * len(sets) == [throughput for _, throughput in sets]
         self.foretold += sets
         return orders
 
