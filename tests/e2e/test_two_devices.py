@@ -65,7 +65,7 @@ def test_job_that_is_too_large_for_one_device_trains_on_the_larger(service: Serv
 
 
 def test_waiting_jobs_go_to_a_device_that_has_none(service: Service) -> None:
-    service.settings["TENSILE_CAPACITY_BYTES"] = str(24 * MIB)
+    service.settings["TENSILE_CAPACITY_BYTES"] = str(12 * MIB)
     service.start()
     with service.database.connect("demo") as demo:
         load(demo, "digits")
@@ -78,7 +78,7 @@ def test_waiting_jobs_go_to_a_device_that_has_none(service: Service) -> None:
             " where job_id = any (%s)"
         )
         service.until(lambda: service.value(waits, waiting), "the other jobs to wait for the device")
-        with second_controller(service, 24 * MIB) as pid:
+        with second_controller(service, 12 * MIB) as pid:
             service.until(lambda: pid in [pid_of(service, job) for job in waiting], "the second device to claim one")
             moved = next(job for job in waiting if pid_of(service, job) == pid)
             reason = (

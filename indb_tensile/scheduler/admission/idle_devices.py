@@ -4,7 +4,7 @@ A controller claims more jobs than run at once, so that the next one is prepared
 controller comes, or is done with its own jobs, they would wait here while its device is idle. So the job that would
 start last goes back into the queue, where the other controller finds it: this one leaves it to a device with less
 work (tensile.better_worker). Each job is handed over at most once, and only before it has trained: its checkpoints
-may be files of this host.
+may be files of this host. So nobody makes way for a job that may be handed over soon.
 """
 
 from dataclasses import replace
@@ -12,7 +12,7 @@ from dataclasses import replace
 from indb_tensile.job import Blame
 from indb_tensile.scheduler.admission.decision import Decision
 from indb_tensile.scheduler.admission.plan_targets import end_member
-from indb_tensile.scheduler.admission.pool import Interrupted, JobStage, Member, PlanReason
+from indb_tensile.scheduler.admission.pool import Interrupted, JobStage, Member, PlanReason, Pool
 from indb_tensile.scheduler.workload import least_bytes
 
 # Heartbeats in a row at which another device was idle. A job of the queue is claimed sooner, within poll_s.
@@ -24,19 +24,26 @@ def hand_over(decision: Decision, budget_bytes: int | None) -> None:
     few heartbeats. `budget_bytes` is None if no other device is idle.
     """
     reports = 0 if budget_bytes is None else decision.pool.idle_reports + 1
-    decision.pool = replace(decision.pool, idle_reports=reports)
+    decision.pool = replace(decision.pool, idle_reports=reports, idle_bytes=budget_bytes)
     if budget_bytes is None or reports < _REPORTS:
         return
-    member = _last_to_start(decision, budget_bytes)
+    member = _last_to_start(decision.pool, budget_bytes)
     if member is None:
         return
-    decision.pool = replace(decision.pool, idle_reports=0)
+    decision.pool = replace(decision.pool, idle_reports=0, idle_bytes=None)
     reason = "it waited here, and the device of another controller is idle"
     end_member(decision, member, Interrupted(reason=reason, blame=Blame.NOBODY), PlanReason.START)
 
 
-def _last_to_start(decision: Decision, budget_bytes: int) -> Member | None:
-    pool = decision.pool
+def goes_soon(pool: Pool, member: Member) -> bool:
+    """Return whether the job will be handed over at one of the next heartbeats if the other device stays idle."""
+    if pool.idle_bytes is None:
+        return False
+    going = _last_to_start(pool, pool.idle_bytes)
+    return going is not None and going.job.job == member.job.job
+
+
+def _last_to_start(pool: Pool, budget_bytes: int) -> Member | None:
     if not pool.at(JobStage.RUNNING, JobStage.CALIBRATING):
         return None  # nothing keeps the waiting jobs from starting here
     waiting = pool.at(JobStage.WAITING, JobStage.UNMEASURED)

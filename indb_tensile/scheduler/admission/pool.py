@@ -305,6 +305,7 @@ class Pool:
     claiming: bool = False  # a claim is under way
     passed_over: frozenset[int] = frozenset()  # owners (oids) whose jobs the last claim left in the queue
     idle_reports: int = 0  # heartbeats in a row at which another controller had no job
+    idle_bytes: int | None = None  # the budget of that controller; None if the last heartbeat knew of none
     queue_empty: bool = False  # the last claim returned no job; reset by the next tick or notification
     failed_starts: int = 0  # number of trainers in a row that died before they were ready
     spawn_pause_ticks: int = 0

@@ -23,6 +23,7 @@ from indb_tensile.scheduler.admission.fair_turns import (
     is_early_rank,
     is_overdue,
 )
+from indb_tensile.scheduler.admission.idle_devices import goes_soon
 from indb_tensile.scheduler.admission.parking import bring_back, free_places, set_aside
 from indb_tensile.scheduler.admission.pool import JobStage, Member, PlanReason, Pool, Sharing
 from indb_tensile.scheduler.completion.set_forecasts import SetForecasts, members
@@ -94,6 +95,7 @@ def quantum_ns(pool: Pool, member: Member) -> float:
 
 
 def _foretell_shift(pool: Pool, waiting: Sequence[Member]) -> tuple[list[Member], Member] | None:
+    waiting = [member for member in waiting if not goes_soon(pool, member)]
     if not _is_possible(pool) or not waiting:
         return None
     running = pool.at(JobStage.RUNNING)

@@ -7,8 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile.job import JobId
-from indb_tensile.scheduler.admission.admission_orders import ParkJob, SendPlans, SetWaitsFor
-from indb_tensile.scheduler.admission.events import Capture, Finish, Parking, PauseChange, StepsLeft, Tick
+from indb_tensile.scheduler.admission.admission_orders import EndMethod, EndTrainer, ParkJob, SendPlans, SetWaitsFor
+from indb_tensile.scheduler.admission.events import (
+    Capture,
+    Finish,
+    IdleDevice,
+    Parking,
+    PauseChange,
+    StepsLeft,
+    Tick,
+)
 from indb_tensile.scheduler.admission.pool import JobStage, Sharing, TrainerId
 from indb_tensile.scheduler.completion.contention import Contention
 from indb_tensile.scheduler.link import Link
@@ -112,6 +120,31 @@ def test_a_long_job_makes_way_for_a_short_one_that_comes_just_after_it() -> None
     assert _leaving(controller) == [long]
     _parked(controller, long)
     assert [order.trainer for order in orders_of_type(controller.orders, SendPlans)] == [short]
+
+
+def test_nobody_makes_way_for_a_job_that_an_idle_device_may_get_soon() -> None:
+    idle = IdleDevice(budget_bytes=100 * REGION)
+    controller = _controller()
+    long = _start(controller, 1, 100_000.0)
+    _train(controller, long, 2 * _QUANTUM_STEPS)
+    controller.send(idle)
+    short = _capture(controller, 2, 500.0)
+    assert _leaving(controller) == []
+    controller.send(idle)
+    controller.send(Tick(now_s=7.0))
+    assert _leaving(controller) == []
+    assert EndTrainer(trainer=short, method=EndMethod.TERMINATE) in controller.send(idle)
+
+
+def test_a_long_job_makes_way_once_the_other_device_is_not_idle_any_more() -> None:
+    controller = _controller()
+    long = _start(controller, 1, 100_000.0)
+    _train(controller, long, 2 * _QUANTUM_STEPS)
+    controller.send(IdleDevice(budget_bytes=100 * REGION))
+    _capture(controller, 2, 500.0)
+    controller.send(IdleDevice(budget_bytes=None))
+    controller.send(Tick(now_s=7.0))
+    assert _leaving(controller) == [long]
 
 
 def test_a_job_that_is_shorter_than_a_quantum_does_not_leave() -> None:
