@@ -105,12 +105,11 @@ class Settings:
     (`ca.crt`). A client's certificate must name `service_client_name`. The service's own certificate must be valid
     for `service_host_name`; empty means the address. With neither a directory nor an address no service is started.
 
-    Files. `checkpoint_store` says
-    where checkpoints are kept: `local`, in files below `state_dir`, which only this host can read; `catalog`, in the
-    database; `auto`, in files, and every `checkpoint_catalog_s` also in the catalog while a controller of another
-    host is alive or the files cannot be written. Checkpoints take at most a tenth of the training time, however short
-    `checkpoint_s` is. The logs of `tensile up` in `state_dir` are rotated at `log_bytes`; `log_files` older ones are
-    kept.
+    Files. `checkpoint_store` says where checkpoints are kept: `local`, in files below `state_dir`, which only this
+    host can read; `catalog`, in the database; `auto`, in files, and also in the catalog before a job moves to another
+    device, and every `checkpoint_catalog_s` while a controller of another host is alive or the files cannot be
+    written. Checkpoints take at most a tenth of the training time, however short `checkpoint_s` is. The logs of
+    `tensile up` in `state_dir` are rotated at `log_bytes`; `log_files` older ones are kept.
     """
 
     dsn: str = ""  # empty: libpq's own defaults and PG* variables

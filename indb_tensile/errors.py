@@ -150,6 +150,13 @@ class NoRoomToParkError(TensileError):
     exit_code = 71
 
 
+class HandedOverError(TensileError):
+    """The job leaves the device for another one that has nothing to do. It continues there from its checkpoint."""
+
+    sqlstate = "55000"
+    exit_code = 71
+
+
 class HeldTrialError(TensileError):
     """A trial has reached the rung up to which it may train. It goes on, if at all, when its search says so."""
 

@@ -69,12 +69,14 @@ class Park(Message, frozen=True, kw_only=True):
     """Tell the trainer to give up all device memory at the end of its iteration, and to wait for the next `Adopt`.
 
     The trainer moves its state to the host pool and answers `Parked`; the controller then lowers its grant to 0. With
-    `in_memory` False, or if the pool has no room, the trainer saves a checkpoint, answers `Failed` and ends. `number`
-    counts the orders of this kind, from 1.
+    `in_memory` False, or if the pool has no room, the trainer saves a checkpoint, answers `Failed` and ends. The same
+    with `elsewhere`, if it can save a checkpoint that every host can read. `number` counts the orders of this kind,
+    from 1.
     """
 
     number: int
     in_memory: bool = True
+    elsewhere: bool = False
 
 
 class Lend(Message, frozen=True, kw_only=True):

@@ -21,6 +21,7 @@ from indb_tensile.controller.parent_death import die_with_parent
 from indb_tensile.device.cuda import CudaRegions, ordinal
 from indb_tensile.errors import (
     DeviceLostError,
+    HandedOverError,
     HeldTrialError,
     LostClaimError,
     MemoryLimitError,
@@ -135,7 +136,7 @@ def _report(link: TrainerLink, job: JobId, error: TensileError, blame: Blame = B
 
 def blame_of(error: Exception) -> Blame:
     """Return what caused the error: the job itself, others (database, device, full disk), its memory, or nobody."""
-    if isinstance(error, NoRoomToParkError | HeldTrialError):
+    if isinstance(error, HandedOverError | NoRoomToParkError | HeldTrialError):
         return Blame.NOBODY
     if isinstance(error, OutgrownMemoryError):
         return Blame.MEMORY if error.known else Blame.NOBODY

@@ -429,8 +429,8 @@ class Controller:
                 self._trainers.send(trainer, LeavePhases(number=number))
             case EndRound():
                 self._rounds.end()
-            case ParkJob(trainer=trainer, number=number, in_memory=in_memory):
-                self._trainers.send(trainer, Park(number=number, in_memory=in_memory))
+            case ParkJob(trainer=trainer, number=number, in_memory=in_memory, elsewhere=elsewhere):
+                self._trainers.send(trainer, Park(number=number, in_memory=in_memory, elsewhere=elsewhere))
             case LendForBatch(trainer=trainer, number=number, size_bytes=size_bytes):
                 self._trainers.send(trainer, Lend(number=number, size_bytes=size_bytes))
             case EndTrainer(trainer=trainer, method=method):

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.e2e.conftest import MIB, Service
-from tests.e2e.trainings import load, train
+from tests.e2e.trainings import load, train, wait_until_training, weights
 
 pytestmark = [pytest.mark.postgres, pytest.mark.nightly]
 
@@ -92,3 +92,29 @@ def test_waiting_jobs_go_to_a_device_that_has_none(service: Service) -> None:
                     "update tensile.jobs set cancel_requested = true where job_id = %s returning job_id", job
                 )
             service.until_ended(first, *waiting)
+
+
+def test_trained_job_moves_to_a_device_that_has_none_and_publishes_the_bits_of_the_one_that_stays(
+    service: Service,
+) -> None:
+    service.settings["TENSILE_CAPACITY_BYTES"] = str(24 * MIB)
+    service.start()
+    with service.database.connect("demo") as demo:
+        load(demo, "digits")
+        jobs = [train(demo, f"shares {number}", "digits", epochs=900) for number in (1, 2)]
+        for job in jobs:
+            wait_until_training(service, job, 2)
+        # Its files are elsewhere, so it goes on from the checkpoint in the catalog.
+        with second_controller(service, 24 * MIB) as pid:
+            service.until(lambda: pid in [pid_of(service, job) for job in jobs], "the second device to claim one")
+            moved = next(job for job in jobs if pid_of(service, job) == pid)
+            assert service.until_ended(*jobs) == ["succeeded"] * 2
+        assert weights(service, jobs[0]) == weights(service, jobs[1])
+        events = service.connection.execute(
+            "select kind, coalesce(detail ->> 'reason', detail ->> 'store') from tensile.job_events"
+            " where job_id = %s and kind in ('requeued', 'resumed') order by event_id",
+            (moved,),
+        ).fetchall()
+        reason = f"job {moved} left its device for one that has nothing to do"
+        assert events == [("requeued", reason), ("resumed", "catalog")]
+        assert service.value("select max(faults) from tensile.jobs") == 0

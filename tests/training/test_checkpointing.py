@@ -126,6 +126,20 @@ def test_auto_stores_only_files_if_no_other_host_can_take_over(
     assert trainer.stores() == {("local", "host", 1)}
 
 
+def test_checkpoint_for_all_hosts_is_in_the_catalog_though_none_is_due(make: Callable[..., Trainer]) -> None:
+    trainer = make()
+    trainer.on("mine").save(trainer.take(2), for_all_hosts=True)
+    assert trainer.stores() == {("local", "mine", 2), ("catalog", "", 2)}
+    assert epochs_done(trainer.on("other").load("rows")) == 2
+
+
+def test_files_alone_are_no_checkpoint_for_all_hosts(make: Callable[..., Trainer]) -> None:
+    trainer = make(checkpoint_store="local")
+    with pytest.raises(StorageError, match="no other host could read the checkpoint of job 1"):
+        trainer.on("mine").save(trainer.take(2), for_all_hosts=True)
+    assert trainer.stores() == set()
+
+
 def test_auto_also_writes_to_the_catalog_but_seldom_while_another_host_has_a_controller(
     make: Callable[..., Trainer],
 ) -> None:

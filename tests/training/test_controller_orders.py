@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from indb_tensile.device.device import Device
-from indb_tensile.errors import InvariantError, NoRoomToParkError
+from indb_tensile.errors import HandedOverError, InvariantError, NoRoomToParkError
 from indb_tensile.executor.capture.step_capture import CapturedStep
 from indb_tensile.executor.run.placer import Placer
 from indb_tensile.executor.run.runner import Runner
@@ -64,8 +64,8 @@ class _Scene:
         self.calls.append("wait")
         return self.orders.pop(0)
 
-    def save(self) -> bool:
-        self.calls.append("save")
+    def save(self, for_all_hosts: bool) -> bool:
+        self.calls.append("save for all hosts" if for_all_hosts else "save")
         return self.saves
 
     def follow(self) -> float:
@@ -155,6 +155,20 @@ def test_trainer_that_may_not_wait_in_host_memory_saves_a_checkpoint_and_ends(sa
     with pytest.raises(NoRoomToParkError, match=text):
         scene.follow()
     assert (scene.sent, scene.calls) == ([], ["save"])
+
+
+def test_trainer_saves_a_checkpoint_for_all_hosts_before_its_job_goes_elsewhere() -> None:
+    scene = _Scene([Park(number=1, elsewhere=True)], saves=True)
+    with pytest.raises(HandedOverError, match="job 7 left its device for one that has nothing to do"):
+        scene.follow()
+    assert (scene.sent, scene.calls) == ([], ["save for all hosts"])
+
+
+def test_trainer_waits_in_host_memory_if_other_hosts_could_not_read_its_checkpoint() -> None:
+    scene = _Scene([Park(number=1, elsewhere=True), ADOPT], saves=False)
+    assert scene.follow() == 50.0
+    assert [type(message) for message in scene.sent] == [Parked, Adopted]
+    assert scene.calls == ["save for all hosts", "wait", "enter again", "begin"]
 
 
 def test_full_host_pool_is_named_as_the_reason() -> None:

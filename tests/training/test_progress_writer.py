@@ -181,7 +181,7 @@ class FakeCheckpointing:
     def due(self) -> bool:
         return True
 
-    def save(self, take: Callable[[], SaveableCheckpoint]) -> None:
+    def save(self, take: Callable[[], SaveableCheckpoint], *, for_all_hosts: bool = False) -> None:
         self.tried += 1
         if self.fault is not None:
             raise self.fault

@@ -27,7 +27,7 @@ class CheckpointSource(Protocol):
         """Return whether enough time has passed since the last checkpoint."""
         ...
 
-    def save(self, take: Callable[[], SaveableCheckpoint]) -> None:
+    def save(self, take: Callable[[], SaveableCheckpoint], *, for_all_hosts: bool = False) -> None:
         """Take a checkpoint and store it."""
         ...
 
@@ -52,13 +52,15 @@ class CheckpointRetry:
         if self._clock_s() >= self._retry_s and self._checkpointing.due():
             self.save_now(take, epochs_done)
 
-    def save_now(self, take: Callable[[], SaveableCheckpoint], epochs_done: int) -> bool:
-        """Save a checkpoint, due or not, and return whether that succeeded.
+    def save_now(
+        self, take: Callable[[], SaveableCheckpoint], epochs_done: int, *, for_all_hosts: bool = False
+    ) -> bool:
+        """Save a checkpoint, due or not, and return whether that succeeded. Other hosts can read it `for_all_hosts`.
 
         Raises LostClaimError; no other error ends the training.
         """
         try:
-            self._checkpointing.save(take)
+            self._checkpointing.save(take, for_all_hosts=for_all_hosts)
         except LostClaimError:
             raise
         except (TensileError, psycopg.Error, OSError) as error:

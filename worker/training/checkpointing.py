@@ -54,15 +54,15 @@ class Checkpointing:
         pause_s = max(self._settings.checkpoint_s, COST_FACTOR * min(self._costs_s, default=0.0))
         return self._clock_s() >= self._ended_s + pause_s
 
-    def save(self, take: Callable[[], SaveableCheckpoint]) -> None:
-        """Take a checkpoint and store it where the setting says.
+    def save(self, take: Callable[[], SaveableCheckpoint], *, for_all_hosts: bool = False) -> None:
+        """Take a checkpoint and store it where the setting says, and `for_all_hosts` in the catalog, too.
 
         Raises LostClaimError, and StorageError if it cannot be stored now. The previous checkpoint then stays, and
         the next one is due as after a success.
         """
         started_s = self._clock_s()
         try:
-            self._store(take())
+            self._store(take(), for_all_hosts=for_all_hosts)
         except psycopg.errors.DiskFull as error:
             raise StorageError(
                 f"the checkpoint of job {self._job.job} cannot be stored: {error.diag.message_primary}",
@@ -98,15 +98,20 @@ class Checkpointing:
             return checkpoint
         return None
 
-    def _store(self, checkpoint: SaveableCheckpoint) -> None:
+    def _store(self, checkpoint: SaveableCheckpoint, *, for_all_hosts: bool) -> None:
         store = self._settings.checkpoint_store
+        if for_all_hosts and store == "local":
+            raise StorageError(
+                f"no other host could read the checkpoint of job {self._job.job}",
+                hint='Set checkpoint_store to "auto" or "catalog".',
+            )
         failure: StorageError | None = None
         if store != "catalog":
             try:
                 self._store_file(checkpoint)
             except StorageError as error:
                 failure = error
-        if store == "catalog" or (store == "auto" and self._catalog_is_due(failure)):
+        if store == "catalog" or (store == "auto" and (for_all_hosts or self._catalog_is_due(failure))):
             job, claim = self._job.job, self._job.claim
             self._session.run(
                 lambda c: stored_checkpoints.save_checkpoint(c, job, claim, checkpoint.parts(), checkpoint.position)

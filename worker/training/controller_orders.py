@@ -7,7 +7,7 @@ from typing import Protocol
 
 from indb_tensile.device.hardware import trim_heap
 from indb_tensile.device.round_member import RoundMember, Seat
-from indb_tensile.errors import DeviceMemoryError, InvariantError, NoRoomToParkError
+from indb_tensile.errors import DeviceMemoryError, HandedOverError, InvariantError, NoRoomToParkError
 from indb_tensile.executor.capture.step_capture import CapturedStep
 from indb_tensile.executor.run.runner import Runner
 from indb_tensile.job import JobId
@@ -44,8 +44,9 @@ class OrderSource(Protocol):
 
 
 class ControllerOrders:
-    """The orders to one job that trains. `save` saves a checkpoint and returns whether that succeeded.
+    """The orders to one job that trains.
 
+    `save` saves a checkpoint and returns whether that succeeded: if its argument is true, one for every host.
     `steps_for` returns the steps with the workspaces of that correction, for which plans were made; None if the
     runner has them. `join` makes the job a member of a round. `pause` gets the kind and the start of each time in
     which the job does not train.
@@ -57,7 +58,7 @@ class ControllerOrders:
         link: TrainerLink,
         inbox: OrderSource,
         progress_writer: ProgressWriter,
-        save: Callable[[], bool],
+        save: Callable[[bool], bool],
         clock_s: Callable[[], float] = time.monotonic,
         *,
         steps_for: Callable[[int], tuple[CapturedStep, ...] | None] = lambda _: None,
@@ -79,7 +80,8 @@ class ControllerOrders:
     def follow(self) -> float:
         """Follow every order that has arrived. Returns the seconds for which the job did not train.
 
-        Raises NoRoomToParkError if the job had to leave the device and could not wait in the host pool.
+        Raises NoRoomToParkError if the job had to leave the device and could not wait in the host pool, and
+        HandedOverError if another device shall go on with it.
         """
         parked_s = 0.0
         while (message := self._inbox.poll()) is not None:
@@ -158,13 +160,19 @@ class ControllerOrders:
 
     def _leave(self, order: Park) -> int:
         """Move the state to the host pool and return its bytes there. If that is impossible, save a checkpoint."""
+        if order.elsewhere and self._save(True):
+            raise HandedOverError(
+                f"job {self._job} left its device for one that has nothing to do",
+                detail="It continues there from the checkpoint that it has just saved.",
+                hint="No action is needed.",
+            )
         reason = "its controller keeps as many jobs parked in host memory as it may"
         if order.in_memory:
             try:
                 return self._runner.park()
             except DeviceMemoryError as error:
                 reason = error.message
-        saved = self._save()
+        saved = self._save(False)
         where = "from the checkpoint that it has just saved" if saved else "from its last checkpoint"
         raise NoRoomToParkError(
             f"job {self._job} left the device and continues later {where}",

@@ -383,9 +383,11 @@ class EpochLoop:
         if self.gathering is not None:
             self.gathering.end_turn()
 
-    def _save_checkpoint_now(self) -> bool:
+    def _save_checkpoint_now(self, for_all_hosts: bool = False) -> bool:
         """Save a checkpoint within the epoch, and return whether that succeeded."""
-        return not self.follows and self._checkpoint_retry.save_now(self._checkpoint, self.epochs_done)
+        return not self.follows and self._checkpoint_retry.save_now(
+            self._checkpoint, self.epochs_done, for_all_hosts=for_all_hosts
+        )
 
     def _checkpoint(self) -> CheckpointView:
         """Return a view of the state and the best weights.

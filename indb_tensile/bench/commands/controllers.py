@@ -141,7 +141,7 @@ def _outcome(
     until_s: float | None = None,
 ) -> CatalogOutcome:
     with temporary_database(dsn, "controllers") as own:
-        pool = replace(case.pool(sharing), max_jobs=case.max_jobs)
+        pool = replace(case.pool(sharing), max_jobs=case.max_jobs, moves_trained=True)
         return run_on_catalog(own, pool, case.true_device(), jobs, controllers=controllers, until_s=until_s)
 
 

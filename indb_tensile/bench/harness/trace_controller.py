@@ -59,7 +59,7 @@ _FORK_NS = 35_000_000  # `bench start`
 _FIRST_REPORT_NS = 1_000_000_000
 _LAST_REPORT_NS = 600_000_000_000
 _SECOND_NS = 1_000_000_000
-_NO_ROOM = Fault(sqlstate="53200", message="the job could not be parked in host memory")
+_SAVED = Fault(sqlstate="53200", message="the job left the device, and goes on from its checkpoint")
 _RUNNABLE = (JobStage.WAITING, JobStage.RUNNING)
 _COMING_OR_GOING = (Capture, Finish, Exit)  # after these events of a job, admission asks anew which jobs should run
 
@@ -240,8 +240,8 @@ class TraceController(ABC):
             self.changes += 1
             self.changed()
             left: Event = Parking(trainer=order.trainer, number=order.number, host_bytes=job.kind.state_bytes)
-            if not order.in_memory:
-                left = Failure(trainer=order.trainer, fault=_NO_ROOM, retry=True, blame=Blame.NOBODY)
+            if order.elsewhere or not order.in_memory:
+                left = Failure(trainer=order.trainer, fault=_SAVED, retry=True, blame=Blame.NOBODY)
             self.after(self.device.move_ns(job), left)
 
         self.after(self.here.step_ns().get(job.number, 0.0), leave)

@@ -113,12 +113,14 @@ class EndRound:
 class ParkJob:
     """Tell this trainer to leave the device at the end of its iteration. The answer is a Parking.
 
-    Without `in_memory` the trainer saves a checkpoint and ends; the answer is a Failure.
+    Without `in_memory` the trainer saves a checkpoint and ends; the answer is a Failure. With `elsewhere` it does so
+    if every host can read the checkpoint, because another controller shall go on with the job.
     """
 
     trainer: TrainerId
     number: int
     in_memory: bool
+    elsewhere: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,10 +1,14 @@
-"""Hand a waiting job over to a controller that has nothing to do.
+"""Hand a job over to a controller that has nothing to do.
 
 A controller claims more jobs than run at once, so that the next one is prepared when another ends. If a second
 controller comes, or is done with its own jobs, they would wait here while its device is idle. So the job that would
 start last goes back into the queue, where the other controller finds it: this one leaves it to a device with less
-work (tensile.better_worker). Each job is handed over at most once, and only before it has trained: its checkpoints
-may be files of this host. So nobody makes way for a job that may be handed over soon.
+work (tensile.better_worker). Each job is handed over like this at most once, before it has trained. So nobody makes
+way for a job that may be handed over soon.
+
+If all jobs have trained, but share the device or take turns, the one with the most work left saves a checkpoint in
+the catalog and goes (`ParkJob.elsewhere`). It goes only if what is left, of this job and of the others, takes much
+longer than the move: the other controller reads the table and captures the step again.
 """
 
 from dataclasses import replace
@@ -17,22 +21,27 @@ from indb_tensile.scheduler.workload import least_bytes
 
 # Heartbeats in a row at which another device was idle. A job of the queue is claimed sooner, within poll_s.
 _REPORTS = 3
+_LEAST_LEFT_NS = 30_000_000_000  # of training alone; a move takes some seconds, or 10 s for a large network
 
 
 def hand_over(decision: Decision, budget_bytes: int | None) -> None:
-    """Return the last waiting job that a device of this budget could hold to the queue, once the device is idle for a
-    few heartbeats. `budget_bytes` is None if no other device is idle.
+    """Return a job to the queue, once a device that could hold it has been idle for a few heartbeats.
+
+    `budget_bytes` is that device's budget, or None if no other device is idle.
     """
     reports = 0 if budget_bytes is None else decision.pool.idle_reports + 1
     decision.pool = replace(decision.pool, idle_reports=reports, idle_bytes=budget_bytes)
     if budget_bytes is None or reports < _REPORTS:
         return
-    member = _last_to_start(decision.pool, budget_bytes)
-    if member is None:
+    waiting, trained = _last_to_start(decision.pool, budget_bytes), _longest_trained(decision.pool, budget_bytes)
+    if waiting is None and trained is None:
         return
     decision.pool = replace(decision.pool, idle_reports=0, idle_bytes=None)
-    reason = "it waited here, and the device of another controller is idle"
-    end_member(decision, member, Interrupted(reason=reason, blame=Blame.NOBODY), PlanReason.START)
+    if waiting is not None:
+        reason = "it waited here, and the device of another controller is idle"
+        end_member(decision, waiting, Interrupted(reason=reason, blame=Blame.NOBODY), PlanReason.START)
+    elif trained is not None:
+        decision.put(replace(trained, moving=True))  # parking.py tells its trainer
 
 
 def goes_soon(pool: Pool, member: Member) -> bool:
@@ -48,6 +57,27 @@ def _last_to_start(pool: Pool, budget_bytes: int) -> Member | None:
         return None  # nothing keeps the waiting jobs from starting here
     waiting = pool.at(JobStage.WAITING, JobStage.UNMEASURED)
     return next((m for m in reversed(waiting) if _may_go(m) and _floor_bytes(m) <= budget_bytes), None)
+
+
+def _longest_trained(pool: Pool, budget_bytes: int) -> Member | None:
+    """Return the running job with the most work left, if both it and the others that would stay have enough of it."""
+    if not pool.moves_trained or pool.at(JobStage.PARKING):
+        return None
+    sharing = [m for m in pool.at(JobStage.RUNNING, JobStage.PARKED, JobStage.WAITING) if not m.paused]
+    going = max((m for m in sharing if _may_move(m) and _floor_bytes(m) <= budget_bytes), key=_left_ns, default=None)
+    if going is None:
+        return None
+    staying_ns = sum(_left_ns(member) for member in sharing) - _left_ns(going)
+    return going if min(_left_ns(going), staying_ns) >= _LEAST_LEFT_NS else None
+
+
+def _may_move(member: Member) -> bool:
+    follows_a_plan = member.stage is JobStage.RUNNING and member.settled and member.plan is not None
+    return follows_a_plan and member.job.gang is None and not (member.set_aside or member.parked or member.stays)
+
+
+def _left_ns(member: Member) -> float:
+    return member.steps_left * member.alone_ns
 
 
 def _may_go(member: Member) -> bool:

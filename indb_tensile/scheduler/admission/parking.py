@@ -1,7 +1,8 @@
 """Jobs leave the device for a while: their state waits in the host pool, and their memory serves other jobs.
 
-A job is to leave while its owner has paused it, or while the division of the memory has set it aside for others. It
-leaves at the end of an iteration, so its grant is not free before its trainer says so:
+A job is to leave while its owner has paused it, while the division of the memory has set it aside for others, or
+because another device has nothing to do (idle_devices.py). It leaves at the end of an iteration, so its grant is not
+free before its trainer says so:
 
     running -- ParkJob --> parking -- Parking --> parked -- may return --> waiting -- SendPlans --> running
 
@@ -51,7 +52,7 @@ def bring_back(decision: Decision, member: Member) -> Member:
 def park(decision: Decision) -> None:
     """Take every step out of the device, and back into the queue for its memory, that is possible now."""
     for member in decision.pool.members:
-        if member.paused or member.set_aside:
+        if member.paused or member.set_aside or member.moving:
             _leave(decision, member)
         elif member.stage is JobStage.PARKED:
             member = decision.put(replace(member, stage=JobStage.WAITING, overtaken=0))
@@ -66,7 +67,7 @@ def parked(decision: Decision, parking: Parking) -> None:
         return
     member = decision.grant(member, 0)
     member = replace(member, stage=JobStage.PARKED, parked=True, host_bytes=max(0, parking.host_bytes))
-    member = replace(member, lent_bytes=0, returning=False)
+    member = replace(member, lent_bytes=0, returning=False, moving=False, stays=member.stays or member.moving)
     _record_phase(decision, decision.put(replace(member, plan=None, planned_bytes=0, planned_host_bytes=0)))
 
 
@@ -107,7 +108,7 @@ def _order(decision: Decision, member: Member) -> None:
         and host_bytes - member.host_bytes <= decision.pool.free_host_bytes
     )
     number = member.parks + 1
-    decision.order(ParkJob(trainer=member.trainer, number=number, in_memory=in_memory))
+    decision.order(ParkJob(trainer=member.trainer, number=number, in_memory=in_memory, elsewhere=member.moving))
     if in_memory:
         member = replace(member, host_bytes=max(member.host_bytes, host_bytes))
     decision.put(replace(member, stage=JobStage.PARKING, target=None, parks=number))

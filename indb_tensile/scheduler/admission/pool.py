@@ -142,8 +142,8 @@ class Member:
     back; `returning` while it owes that, and `returned` until the ledger has confirmed that they are free. `loans`
     counts the orders to lend and to give back. A plan of the generation `refused_loan` gets no loan any more.
 
-    A job is to leave the device while it is `paused` or `set_aside`, and while it is `parked`, its state is in the
-    host pool (parking.py). `parks` counts the orders to park.
+    A job is to leave the device while it is `paused`, `set_aside` or `moving`, and while it is `parked`, its state is
+    in the host pool (parking.py). `parks` counts the orders to park.
     """
 
     job: ClaimedJob
@@ -177,6 +177,8 @@ class Member:
     paused: bool = False  # its owner has asked that it does not train
     set_aside: bool = False  # the division of the memory lets others go first
     aside_for: JobId | None = None  # the waiting job that starts in its place, if it left in a shift
+    moving: bool = False  # another controller shall go on with it (idle_devices.py)
+    stays: bool = False  # it should have moved, and could save no checkpoint that every host can read
     yielded: bool = False  # it has left the device for a rank of a job that several devices train
     parked: bool = False  # until the trainer follows its next plan
     parks: int = 0
@@ -304,6 +306,7 @@ class Pool:
     next_trainer: TrainerId = TrainerId(1)
     claiming: bool = False  # a claim is under way
     passed_over: frozenset[int] = frozenset()  # owners (oids) whose jobs the last claim left in the queue
+    moves_trained: bool = False  # jobs that have trained may go to other controllers: each host finds checkpoints
     idle_reports: int = 0  # heartbeats in a row at which another controller had no job
     idle_bytes: int | None = None  # the budget of that controller; None if the last heartbeat knew of none
     queue_empty: bool = False  # the last claim returned no job; reset by the next tick or notification

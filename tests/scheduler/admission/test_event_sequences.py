@@ -46,6 +46,7 @@ from indb_tensile.scheduler.admission.events import (
     Failure,
     Finish,
     Holding,
+    IdleDevice,
     Measurement,
     Misplacement,
     Parking,
@@ -87,7 +88,7 @@ class EventSimulation:
         shifts: bool = False,
         loans: bool = False,
     ) -> None:
-        rules: dict[str, Any] = {"spare_trainers": 2, "max_jobs": 4, "phases": not shifts}
+        rules: dict[str, Any] = {"spare_trainers": 2, "max_jobs": 4, "phases": not shifts, "moves_trained": True}
         if shifts:
             rules |= {"sharing": Sharing.COMPLETION, "link": _LINK, "first_step_s": 5.0, "contention": _TURNS}
         if loans:
@@ -162,11 +163,11 @@ class EventSimulation:
                 assert grant_bytes <= self.granted_bytes[trainer]
                 self.in_flight[trainer] = generation
                 self.next_message[trainer] = Adoption(trainer=trainer, generation=generation)
-            case ParkJob(trainer=trainer, number=number, in_memory=in_memory):
+            case ParkJob(trainer=trainer, number=number, in_memory=in_memory, elsewhere=elsewhere):
                 self.next_message.pop(trainer, None)  # the order to leave a round comes first
                 assert trainer not in self.next_message
                 self.next_message[trainer] = Parking(trainer=trainer, number=number, host_bytes=5)
-                if not in_memory:
+                if not in_memory or (elsewhere and self.data.draw(st.booleans(), label="goes elsewhere")):
                     fault = Fault(sqlstate="53200", message="no room")
                     self.next_message[trainer] = Failure(trainer=trainer, fault=fault, retry=True, blame=Blame.NOBODY)
             case LendForBatch(trainer=trainer, number=number, size_bytes=size_bytes):
@@ -361,7 +362,7 @@ class EventSimulation:
             self.send(QueueChange())
 
     def take_random_action(self) -> None:  # noqa: C901 - a table: one case per kind of action
-        action = self.data.draw(st.integers(0, 18), label="action")
+        action = self.data.draw(st.integers(0, 19), label="action")
         numbers = st.sampled_from(sorted(self.sizes))
         if action == 0:
             self.send(Tick())
@@ -398,6 +399,10 @@ class EventSimulation:
             trainer = self.draw_trainer(running)
             generation = self.data.draw(st.integers(1, 3), label="misplaced")
             self.send(Misplacement(trainer=trainer, generation=generation, block_bytes=REGION))
+        elif action == 18:
+            idle_bytes = self.data.draw(st.sampled_from([None, 5 * REGION, 30 * REGION]), label="idle device")
+            for _ in range(3):
+                self.send(IdleDevice(budget_bytes=idle_bytes))
         else:
             self.answer_question()
 

@@ -2,11 +2,27 @@
 
 from dataclasses import replace
 
+import pytest
+
 from indb_tensile.job import Blame, ClaimToken, JobId
-from indb_tensile.scheduler.admission.admission_orders import EndMethod, EndTrainer, Order, RequeueJob
-from indb_tensile.scheduler.admission.events import Exit, IdleDevice
-from indb_tensile.scheduler.admission.pool import TrainerId
-from tests.scheduler.admission.fake_controller import REGION, FakeController, HalvingPlanner, job
+from indb_tensile.scheduler.admission.admission_orders import (
+    EndMethod,
+    EndTrainer,
+    Order,
+    ParkJob,
+    RequeueJob,
+    SendPlans,
+)
+from indb_tensile.scheduler.admission.events import Capture, Exit, Failure, IdleDevice, Parking
+from indb_tensile.scheduler.admission.pool import Fault, JobStage, TrainerId
+from tests.scheduler.admission.fake_controller import (
+    REGION,
+    FakeController,
+    HalvingPlanner,
+    graph,
+    job,
+    orders_of_type,
+)
 
 LARGE = IdleDevice(budget_bytes=100 * REGION)
 
@@ -69,3 +85,59 @@ def test_job_that_waits_for_its_owners_quota_stays() -> None:
     waiting = [m.job.job for m in controller.pool.members if m.over_quota]
     assert after_reports(controller, *[LARGE] * 6) == ()
     assert waiting == [JobId(2)]
+
+
+def side_by_side(*minutes_left: float, moves_trained: bool = True) -> tuple[FakeController, list[TrainerId]]:
+    """Return a controller with running jobs, and their trainers, by the minutes that each would train alone."""
+    controller = FakeController(10, HalvingPlanner(swaps=False), moves_trained=moves_trained)
+    trainers = []
+    for number, minutes in enumerate(minutes_left, 1):
+        trainer = controller.claim(job(number))
+        controller.send(
+            Capture(trainer=trainer, graphs=(graph(3),), latency_ns=((10**9,),), unknown=0, steps=60 * minutes)
+        )
+        trainers.append(trainer)
+    controller.adopt_all()
+    return controller, trainers
+
+
+def test_trained_job_with_the_most_work_left_saves_a_checkpoint_and_goes() -> None:
+    controller, (_, long, _) = side_by_side(2.0, 5.0, 1.0)
+    assert after_reports(controller, LARGE, LARGE) == ()
+    orders = orders_of_type(after_reports(controller, LARGE), ParkJob)
+    assert orders == [ParkJob(trainer=long, number=1, in_memory=True, elsewhere=True)]
+    assert after_reports(controller, LARGE, LARGE, LARGE) == (), "one job goes at a time"
+    fault = Fault(sqlstate="55000", message="job 2 left its device for one that has nothing to do")
+    controller.send(Failure(trainer=long, fault=fault, retry=True, blame=Blame.NOBODY))
+    requeued = orders_of_type(controller.send(Exit(trainer=long, code=0)), RequeueJob)
+    assert [(order.job, order.blame) for order in requeued] == [(JobId(2), Blame.NOBODY)]
+
+
+def test_job_that_could_not_save_a_checkpoint_for_all_hosts_goes_on_here() -> None:
+    controller, (long, other) = side_by_side(5.0, 2.0)
+    after_reports(controller, LARGE, LARGE, LARGE)
+    sent = orders_of_type(controller.send(Parking(trainer=long, number=1, host_bytes=7)), SendPlans)
+    assert long in [plans.trainer for plans in sent]
+    controller.adopt_all()
+    assert [(m.stage, m.moving) for m in controller.pool.members] == [(JobStage.RUNNING, False)] * 2
+    going = orders_of_type(after_reports(controller, LARGE, LARGE, LARGE), ParkJob)
+    assert [order.trainer for order in going] == [other], "the same job is not told to go once more"
+
+
+@pytest.mark.parametrize(
+    ("minutes_left", "moves_trained"),
+    [((5.0,), True), ((5.0, 0.4), True), ((0.4, 0.3), True), ((5.0, 5.0), False)],
+    ids=["it has the device for itself", "the other ends soon", "both end soon", "checkpoints stay on this host"],
+)
+def test_trained_job_stays_if_a_move_does_not_pay(minutes_left: tuple[float, ...], moves_trained: bool) -> None:
+    controller, _ = side_by_side(*minutes_left, moves_trained=moves_trained)
+    assert after_reports(controller, *[LARGE] * 6) == ()
+
+
+def test_job_that_has_not_trained_goes_before_one_that_has() -> None:
+    controller, _ = side_by_side(5.0, 5.0)
+    waiting = controller.claim(job(3))
+    controller.capture(waiting, 9)
+    assert after_reports(controller, LARGE, LARGE, LARGE) == (
+        EndTrainer(trainer=waiting, method=EndMethod.TERMINATE),
+    )
