@@ -7,10 +7,10 @@ foretold schedules (completion/foretell.py) count it so. What lies between itera
 
 A start beside other jobs takes longer than alone, because processors are shared. So a shorter time of starting up or
 closing counts at once, and a longer one a little. What lies between iterations is measured as a time alone, so both
-count equally. Of a job whose kind has not been measured, the times are those of the known kind with the
-nearest size of the state: creating the state and copying it to the device is what takes long. Until any job has been
-measured, all times are 0. The catalog keeps the times, so a controller that starts anew knows them
-(catalog/device_overheads.py).
+count equally. Of a job whose kind has not been measured, the times are those of the known kind with the nearest size
+of the state: creating the state and copying it to the device is what takes long. Until any job has been measured, all
+times are 0. Until one has closed, closing is taken to be as long as starting up. The catalog keeps the times, so a
+controller that starts anew knows them (catalog/device_overheads.py).
 """
 
 from collections.abc import Callable
@@ -59,7 +59,12 @@ class Overheads:
         return self._known(kind, state_bytes, lambda times: times.between_ns)
 
     def closing_ns(self, kind: str, state_bytes: int) -> float:
-        """Return the time from the end of the training until the version is published."""
+        """Return the time from the end of the training until the version is published.
+
+        Until the first job has closed, it is the time of starting up: both move the state once.
+        """
+        if all(times.closing_ns is None for times in self.kinds):
+            return self.startup_ns(kind, state_bytes)
         return self._known(kind, state_bytes, lambda times: times.closing_ns)
 
     def started(self, kind: str, state_bytes: int, took_ns: float) -> "Overheads":

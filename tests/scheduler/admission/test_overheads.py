@@ -29,6 +29,12 @@ def test_a_kind_that_was_not_measured_has_the_times_of_the_kind_with_the_nearest
     assert times.closing_ns("small", 10) == 7.0, "only the large kind has closed"
 
 
+def test_until_a_job_has_closed_closing_is_as_long_as_starting_up() -> None:
+    times = Overheads().started("small", 10, 3.0).started("large", 1000, 50.0)
+    assert [times.closing_ns("new", size) for size in (10, 1000)] == [3.0, 50.0]
+    assert times.closed("small", 10, 7.0).closing_ns("large", 1000) == 7.0
+
+
 def test_a_shorter_time_counts_at_once_and_a_longer_one_a_little() -> None:
     times = Overheads().started("a", 1, 8.0).started("a", 1, 4.0)
     assert times.startup_ns("a", 1) == 4.0
