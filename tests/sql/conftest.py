@@ -8,6 +8,7 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
+from indb_tensile.catalog.pgml_schema import install_pgml
 from tests.conftest import Database
 from tests.sql.fakes import Answer, FakeService
 
@@ -109,6 +110,21 @@ def bob(connect: Connect) -> Connection:
 def admin(connect: Connect) -> Connection:
     """A superuser."""
     return connect("postgres")
+
+
+@pytest.fixture
+def worker(database: Database) -> Iterator[Connection]:
+    """The role of controllers and trainers."""
+    with database.connect("tensile_worker") as connection:
+        yield connection
+
+
+@pytest.fixture(scope="module")
+def pgml(database_of_module: Database) -> None:
+    """Install the schema pgml twice: the second run replaces every function and view."""
+    with database_of_module.connect() as connection:
+        install_pgml(connection)
+        install_pgml(connection)
 
 
 Serve = Callable[[Answer], FakeService]
