@@ -36,7 +36,8 @@ TOGETHER = {
         "tests/e2e/test_pairs.py",
     ),
     "services of one fork server": (
-        "tests/service/test_shared_readings.py",
+        "tests/service/readings/test_shared_readings.py",
+        "tests/service/readings/test_reading_ends.py",
         "tests/service/test_service.py",
         "tests/service/test_table_predictions.py",
         "tests/service/test_types.py",

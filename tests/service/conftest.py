@@ -133,6 +133,13 @@ def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
 
 @pytest.fixture(scope="module")
 def _service(database: Database, forks: Forks) -> Iterator[Service]:
+    with registered_service(database, forks) as service:
+        yield service
+
+
+@contextmanager
+def registered_service(database: Database, forks: Forks) -> Iterator[Service]:
+    """Yield a service with a directory of its own, which is not started yet."""
     with tempfile.TemporaryDirectory(prefix="tensile-service-") as name:
         Path(name).chmod(0o755)
         with service_of(database, Path(name) / "sockets", forks) as service:
@@ -231,3 +238,11 @@ def fill(connection: psycopg.Connection, table: str, target: str, value: str) ->
         "from generate_series(1, 60) as n"
     )
     connection.execute(f"grant select on {table} to tensile_reader")
+
+
+@pytest.fixture(scope="module")
+def houses(database: Database) -> Published:
+    """A regression model with the features a and b."""
+    with database.connect(user="demo") as connection:
+        fill(connection, "houses", "target", "double precision: cos(n)")
+    return publish(database, "houses", "houses")

@@ -12,16 +12,9 @@ from indb_tensile.cluster import Cluster
 from tests.certificates import Authority, new_authority
 from tests.conftest import Database
 
-from .conftest import Forks, Published, Service, fill, publish, service_of
+from .conftest import Forks, Published, Service, service_of
 
 pytestmark = pytest.mark.postgres
-
-
-@pytest.fixture(scope="module")
-def houses(database: Database) -> Published:
-    with database.connect(user="demo") as connection:
-        fill(connection, "houses", "target", "double precision: cos(n)")
-    return publish(database, "houses", "houses")
 
 
 @pytest.fixture(scope="module")

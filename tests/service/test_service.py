@@ -32,14 +32,6 @@ pytestmark = pytest.mark.postgres
 
 
 @pytest.fixture(scope="module")
-def houses(database: Database) -> Published:
-    """A regression model with the features a and b."""
-    with database.connect(user="demo") as connection:
-        fill(connection, "houses", "target", "double precision: cos(n)")
-    return publish(database, "houses", "houses")
-
-
-@pytest.fixture(scope="module")
 def flowers(database: Database) -> Published:
     """A classification model with a text label."""
     with database.connect(user="demo") as connection:

@@ -1,62 +1,22 @@
-"""Check predictions of tables that the service reads under the session's snapshot: for whom, and for how long."""
+"""Check predictions of tables that the service reads under the session's snapshot: for whom, and with which rows."""
 
 import json
-import os
-import signal
 import threading
-from collections.abc import Iterator
-from contextlib import suppress
 from typing import Any
 
-import numpy as np
 import psycopg
 import pytest
 
 from tests.conftest import Database
 from tests.nightly import nightly_unless
 from tests.pgbouncer import pooled
+from tests.service.conftest import Published, Service, publish
+from tests.service.fakes import wait_until
 
-from .conftest import Published, Service, publish
-from .fakes import wait_until
+from .sessions import ALL, Connection, alone, begun, check_equal, no_reader, rows
 
 pytestmark = pytest.mark.postgres
 
-Connection = psycopg.Connection[Any]
-# Tables of more than 4 MB. Of `wide` more is read than the service keeps in memory.
-TABLES = """
-create type tint as enum ('red', 'blue');
-create domain measure as double precision;
-create table flowers (id bigint primary key, a measure, b text, target text);
-insert into flowers
-select n, sin(n), (array['red', 'blue'])[n % 2 + 1], (array['p', 'q'])[n % 2 + 1] from generate_series(1, 60) as n;
-grant select on flowers to tensile_reader;
-create table large (id bigint primary key, a measure, b text, pad text);
-alter table large alter column pad set storage plain;
-insert into large select n, nullif(sin(n), sin(7)), (array['red', 'blue', null])[n % 3 + 1], repeat('x', 500)
-  from generate_series(1, 9000) as n;
-delete from large where id % 1000 = 0;
-create table parted (id int, part int, a float4, b text, pad text, primary key (id, part)) partition by list (part);
-create table parted_one partition of parted for values in (1);
-create table parted_two (pad text, part int not null, b text, a float4, id int not null);
-alter table parted_one alter column pad set storage plain;
-alter table parted_two alter column pad set storage plain;
-alter table parted attach partition parted_two for values in (2);
-insert into parted select n, n % 2 + 1, cos(n), 'red', repeat('x', 2000) from generate_series(1, 2200) as n;
-create table coloured (id int primary key, a float8, b tint, pad text);
-alter table coloured alter column pad set storage plain;
-insert into coloured select n, n, 'red', repeat('x', 2000) from generate_series(1, 2100) as n;
-create table wide (id int primary key, a float8, b text);
-alter table wide alter column b set storage plain;
-insert into wide select n, n, repeat(chr(97 + n % 3), 2000) from generate_series(1, 12000) as n;
-create table secured (like large including all);
-insert into secured select * from large;
-alter table secured enable row level security;
-create table ungranted (like large including all);
-insert into ungranted select * from large;
-grant select on large, wide, parted, parted_one, parted_two, coloured, secured to tensile_reader;
-create view seen as select * from large;
-create table other (id int);
-"""
 SHAPES = """
 create table shapes (id int primary key, pixels float4[], y float8, pad text);
 alter table shapes alter column pad set storage plain;
@@ -66,76 +26,9 @@ select n, case n when 1500 then '{1}'::float4[] else array[n, -n]::float4[] end,
 create table few_shapes as select id, pixels, y as target from shapes limit 60;
 grant select on shapes, few_shapes to tensile_reader
 """
-ALL = "select * from tensile_predict_table('flowers', '{}')"
 
 
-@pytest.fixture(scope="module")
-def model(database: Database) -> Published:
-    with database.connect(user="demo") as demo:
-        demo.execute(TABLES.encode())
-    return publish(database, "flowers", "flowers", ", target => 'target'")
-
-
-@pytest.fixture
-def demo(database: Database, service: Service, model: Published) -> Iterator[Connection]:
-    with database.connect(user="demo") as connection:
-        yield connection
-
-
-def rows(connection: Connection, statement: str) -> list[tuple[Any, ...]]:
-    return connection.execute(statement.encode()).fetchall()
-
-
-def begun(connection: Connection) -> int:
-    """Return how many tables the service has begun to read."""
-    ((count,),) = rows(connection, "select (tensile.bridge('ping', '{}') #>> '{result,readings}')::int")
-    return int(count)
-
-
-def alone(connection: Connection, statement: str) -> list[tuple[Any, ...]]:
-    """Return the rows of a statement whose session reads its tables itself."""
-    with connection.transaction():
-        connection.execute("set transaction isolation level serializable")
-        before = begun(connection)
-        answers = rows(connection, statement)
-        assert begun(connection) == before
-    return answers
-
-
-def check_equal(answers: list[tuple[Any, ...]], expected: list[tuple[Any, ...]]) -> None:
-    """Check that numbers are equal up to single precision, and all else exactly.
-
-    The last digits depend on the number of rows in a pass, for which some processors run other kernels.
-    """
-    numbers: list[float] = []
-
-    def without_numbers(value: Any) -> Any:
-        if isinstance(value, float):
-            numbers.append(value)
-            return "a number"
-        if isinstance(value, dict):
-            return {key: without_numbers(inner) for key, inner in value.items()}
-        return [without_numbers(inner) for inner in value] if isinstance(value, list | tuple) else value
-
-    assert without_numbers(answers) == without_numbers(expected)
-    half = len(numbers) // 2
-    np.testing.assert_allclose(numbers[:half], numbers[half:], rtol=0, atol=1e-6)
-
-
-def readers(database: Database) -> list[tuple[Any, ...]]:
-    with database.connect() as admin:
-        return rows(admin, "select pid from pg_stat_activity where application_name = 'tensile service (reading)'")
-
-
-def is_begun(database: Database) -> bool:
-    return bool(readers(database))
-
-
-def no_reader(database: Database) -> bool:
-    return not readers(database)
-
-
-@pytest.mark.parametrize("relation", nightly_unless(lambda name: name != "large", ["large", "parted", "coloured"]))
+@pytest.mark.parametrize("relation", nightly_unless(lambda name: name == "parted", ["large", "parted", "coloured"]))
 def test_answers_are_those_of_a_session_that_reads_the_table_itself(
     database: Database, demo: Connection, relation: str
 ) -> None:
@@ -301,52 +194,6 @@ def test_snapshot_of_another_transaction_is_not_used(database: Database, demo: C
             assert begun(demo) == before
 
 
-@pytest.mark.parametrize(
-    "ending",
-    [
-        "close",
-        "failure",
-        pytest.param("rollback", marks=pytest.mark.nightly),
-        pytest.param("terminated", marks=pytest.mark.nightly),
-    ],
-)
-def test_reader_ends_with_its_cursor_and_its_transaction(database: Database, demo: Connection, ending: str) -> None:
-    with database.connect(user="demo") as session:
-        session.execute("begin")
-        session.execute(f"declare c cursor for {ALL.format('wide')}".encode())
-        assert rows(session, "fetch 1 from c")[0][0] == {"id": 1}
-        assert is_begun(database)
-        match ending:
-            case "close":
-                session.execute("close c")
-            case "rollback":
-                session.execute("rollback")
-            case "failure":  # the session keeps its connection to the service, and no transaction
-                with pytest.raises(psycopg.errors.DivisionByZero):
-                    rows(session, f"select 1 / (length(label) - 1) from ({ALL.format('wide')}) as p")
-                session.execute("rollback")
-            case _:
-                pid = session.info.backend_pid
-                with database.connect() as admin:
-                    admin.execute("select pg_terminate_backend(%s)", [pid])
-        wait_until(lambda: no_reader(database))
-        with suppress(psycopg.Error):
-            session.close()
-    assert len(rows(demo, ALL.format("parted"))) == 2200
-
-
-def test_session_that_truncates_below_its_open_cursor_does_not_wait_for_ever(
-    database: Database, demo: Connection
-) -> None:
-    with demo.transaction(force_rollback=True):
-        demo.execute(f"declare c cursor for {ALL.format('wide')}".encode())
-        assert rows(demo, "fetch 1 from c")[0][0] == {"id": 1}
-        assert is_begun(database)
-        with pytest.raises(psycopg.errors.ObjectInUse, match="being used by active queries"):
-            demo.execute("truncate wide")
-    wait_until(lambda: no_reader(database))
-
-
 def test_session_reads_itself_while_another_one_waits_to_lock_the_table(database: Database, demo: Connection) -> None:
     """Otherwise the reader would wait for that one, which waits for this session, which waits for the reader."""
     with demo.transaction(), database.connect(user="demo") as waiting:
@@ -367,75 +214,6 @@ def test_session_reads_itself_while_another_one_waits_to_lock_the_table(database
     assert answers == rows(demo, ALL.format("large"))
 
 
-def test_another_service_continues_with_the_next_row(service: Service, demo: Connection) -> None:
-    with demo.transaction(), demo.cursor("answers") as cursor:
-        cursor.execute(ALL.format("wide").encode())
-        first = cursor.fetchmany(100)
-        service.stop()
-        service.start()
-        answers = first + cursor.fetchall()
-        assert begun(demo) == 1
-    assert answers == alone(demo, ALL.format("wide"))
-
-
-def test_killed_service_is_a_clear_error_and_leaves_no_reader(
-    database: Database, service: Service, demo: Connection
-) -> None:
-    """The snapshot lives in the session's transaction, so its end is the snapshot's end too."""
-    demo.execute("begin")
-    demo.execute(f"declare c cursor for {ALL.format('wide')}".encode())
-    assert rows(demo, "fetch 1 from c")[0][0] == {"id": 1}
-    service.stop(signal.SIGKILL)
-    try:
-        with pytest.raises(psycopg.Error) as caught:
-            rows(demo, "fetch all from c")
-        demo.execute("rollback")
-        wait_until(lambda: no_reader(database))
-    finally:
-        service.start()
-    error = caught.value.diag
-    assert (error.sqlstate, error.message_primary) == ("57P03", "no service answers")
-    assert error.message_hint == (
-        "Start one with: tensile up, or tensile controller; tensile doctor says what is missing."
-    )
-    assert len(rows(demo, ALL.format("wide"))) == 12000
-    assert begun(demo) == 1
-
-
-def test_cancelled_session_ends_its_reading_and_predicts_again(
-    database: Database, service: Service, demo: Connection
-) -> None:
-    """While the session waits for a page of a service that does not answer."""
-    assert service.process is not None
-    assert service.process.pid is not None
-    ended: list[str | None] = []
-
-    def predict() -> None:
-        with pytest.raises(psycopg.Error) as caught:
-            rows(demo, "fetch all from c")
-        ended.append(caught.value.sqlstate)
-
-    demo.execute("begin")
-    demo.execute(f"declare c cursor for {ALL.format('wide')}".encode())
-    rows(demo, "fetch 1 from c")
-    os.kill(service.process.pid, signal.SIGSTOP)
-    try:
-        thread = threading.Thread(target=predict)
-        thread.start()
-        with database.connect() as admin:
-            pid = demo.info.backend_pid
-            active = f"select state from pg_stat_activity where pid = {pid} and query ~ 'fetch all'"
-            wait_until(lambda: rows(admin, active) == [("active",)])
-            admin.execute("select pg_cancel_backend(%s)", [pid])
-        thread.join()
-    finally:
-        os.kill(service.process.pid, signal.SIGCONT)
-    assert ended == ["57014"]
-    demo.execute("rollback")
-    wait_until(lambda: no_reader(database))
-    assert len(rows(demo, ALL.format("wide"))) == 12000
-
-
 @pytest.mark.nightly
 def test_defaults_of_a_sessions_transactions_change_no_answer(demo: Connection) -> None:
     expected = rows(demo, ALL.format("large"))
@@ -450,45 +228,6 @@ def test_defaults_of_a_sessions_transactions_change_no_answer(demo: Connection) 
         assert rows(demo, ALL.format("large")) == expected, setting
         assert begun(demo) == before + shared, setting
         demo.execute("reset all")
-
-
-@pytest.mark.nightly
-def test_rows_after_a_failure_of_the_reader_are_an_error_and_never_missing(
-    database: Database, demo: Connection
-) -> None:
-    with demo.transaction(force_rollback=True):
-        demo.execute(f"declare c cursor for {ALL.format('wide')}".encode())
-        rows(demo, "fetch 1 from c")
-        with database.connect() as admin:
-            ((pid,),) = readers(database)
-            admin.execute("select pg_terminate_backend(%s)", [pid])
-        wait_until(lambda: no_reader(database))
-        with pytest.raises(psycopg.Error, match=r"reading table public\.wide failed") as caught:
-            rows(demo, "fetch all from c")
-        assert caught.value.sqlstate == "58000"
-    assert len(rows(demo, ALL.format("wide"))) == len(rows(demo, "select id from wide"))
-
-
-@pytest.mark.nightly
-def test_sessions_beyond_the_services_readings_read_themselves(database: Database, demo: Connection) -> None:
-    before = begun(demo)
-    with demo.transaction(force_rollback=True):
-        for number in range(3):
-            demo.execute(f"declare c{number} cursor for {ALL.format('wide')}".encode())
-            assert rows(demo, f"fetch 1 from c{number}")[0][0] == {"id": 1}
-        assert begun(demo) == before + 2
-        assert len(readers(database)) == 2
-        assert [len(rows(demo, f"fetch all from c{number}")) for number in range(3)] == [11999] * 3
-
-
-@pytest.mark.nightly
-def test_cursor_that_outlives_its_transaction_has_all_rows(database: Database, demo: Connection) -> None:
-    with demo.transaction():
-        demo.execute(f"declare held cursor with hold for {ALL.format('wide')}".encode())
-        first = rows(demo, "fetch 5 from held")
-    wait_until(lambda: no_reader(database))
-    assert first + rows(demo, "fetch all from held") == rows(demo, ALL.format("wide"))
-    demo.execute("close held")
 
 
 def test_row_that_does_not_fit_is_named_as_in_a_session_that_reads_itself(

@@ -2,9 +2,8 @@
 
 import pytest
 
-from .test_shared_readings import ALL, Connection, alone, begun, demo, model, rows
+from .sessions import ALL, Connection, alone, begun, rows
 
-__all__ = ["demo", "model"]  # fixtures
 pytestmark = [pytest.mark.postgres, pytest.mark.nightly]  # several tables of 4 MB, and a service of its own
 
 SOURCE = "select n as id, sin(n) as a, (array['red', 'blue', null])[n % 3 + 1] as b from generate_series(1, {}) as n"
