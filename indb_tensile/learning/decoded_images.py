@@ -7,7 +7,6 @@ neither depends on the order of the rows.
 """
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -18,12 +17,11 @@ from indb_tensile.learning.columns import ColumnData, ColumnKind, Columns, Rows,
 from indb_tensile.learning.feature_options import FeatureOptions
 from indb_tensile.learning.image_decoding import ImageForm, ImageHeader, read_header
 from indb_tensile.learning.image_faults import RowTitles, SkippedRows, skipped_rows
-from indb_tensile.learning.pending_images import DECODING_THREADS, PendingImages, decode_rows
+from indb_tensile.learning.pending_images import PendingImages, decode_blocks, decode_rows
 from indb_tensile.learning.row_storage import RowStorage, row_blocks
 from indb_tensile.request.image_rules import FORMATS, LONGEST_CHOSEN_SIDE
 
 _BLOCK_ROWS = 64
-_RELEASED_BLOCKS = 64  # decoded before the pages of a file are released
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -156,11 +154,5 @@ def _decoded(
         whole.write(start, block)
         return faults
 
-    faults: dict[int, str] = {}
-    blocks = list(row_blocks(rows, _BLOCK_ROWS))
-    with ThreadPoolExecutor(max_workers=DECODING_THREADS, thread_name_prefix="decoding") as threads:
-        for first in range(0, len(blocks), _RELEASED_BLOCKS):
-            for own in threads.map(decode_block, blocks[first : first + _RELEASED_BLOCKS]):
-                faults |= own
-            storage.release()
+    faults = decode_blocks(list(row_blocks(rows, _BLOCK_ROWS)), decode_block, storage)
     return whole.values, faults

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -29,14 +29,17 @@ from indb_tensile.learning.columns import ColumnData, Columns, Rows, TableData
 from indb_tensile.learning.image_decoding import ImageForm, Pixels, Unreadable, decode
 from indb_tensile.learning.image_faults import RowTitles, unreadable_error
 from indb_tensile.learning.packed_rows import PackedForm
-from indb_tensile.learning.row_storage import row_blocks
+from indb_tensile.learning.row_storage import RowStorage, row_blocks
 
 DECODING_THREADS = max(1, min(4, len(os.sched_getaffinity(0))))
 _SAMPLE_ROWS = 256  # the mean of so many images differs from that of all by a sixteenth of their deviation
 _SAMPLE_NUMBERS = 1 << 26  # pixels of a sample in memory, unless that were fewer than the least rows
 _LEAST_SAMPLE_ROWS = 64
 _TAKEN_ROWS = 16  # rows of the sample that a thread takes at a time
-_RELEASED_ROWS = 4096  # decoded before the pages of a file are released
+_RELEASED_BLOCKS = 64  # decoded before the pages of a file are released
+_RELEASED_ROWS = 4096  # the same, of rows that are decoded in the background
+
+Block = TypeVar("Block")
 
 
 def most_sampled(numbers: int) -> int:
@@ -56,6 +59,19 @@ def decode_rows(
                 faults[row] = image.reason
             else:
                 keep(row, image)
+    return faults
+
+
+def decode_blocks(
+    blocks: Sequence[Block], decode_block: Callable[[Block], dict[int, str]], storage: RowStorage
+) -> dict[int, str]:
+    """Decode blocks of rows on several threads, which return the faults of a block by row. Returns all faults."""
+    faults: dict[int, str] = {}
+    with ThreadPoolExecutor(max_workers=DECODING_THREADS, thread_name_prefix="decoding") as threads:
+        for first in range(0, len(blocks), _RELEASED_BLOCKS):
+            for own in threads.map(decode_block, blocks[first : first + _RELEASED_BLOCKS]):
+                faults |= own
+            storage.release()
     return faults
 
 
@@ -138,11 +154,7 @@ class PendingImages:
         """Decode the images of these rows on several threads, and pass each to `keep`. Returns the faults by row."""
         data, form = self.raw[name], self.forms[name]
         blocks = [rows[start:end].tolist() for start, end in row_blocks(len(rows), _TAKEN_ROWS)]
-        faults: dict[int, str] = {}
-        with ThreadPoolExecutor(max_workers=DECODING_THREADS, thread_name_prefix="decoding") as threads:
-            for own in threads.map(lambda block: decode_rows(data, block, form, keep), blocks):
-                faults |= own
-        return faults
+        return decode_blocks(blocks, lambda block: decode_rows(data, block, form, keep), self.storage)
 
 
 class _EncodedImages:
