@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 
+import psycopg
 import pytest
 
 from indb_tensile.catalog.pgml_schema import install_pgml
@@ -64,8 +65,9 @@ def trained(cluster: Cluster, template: str) -> Iterator[Service]:
 
 
 # The pages that train most, and pages of one subject each, which has tests of its own by day. By day README.md runs,
-# and of the manual the first five minutes, the functions and the predictions.
-_LONG = "anomalies forecasting from-madlib from-postgresml networks pairs search training"
+# and of the manual the first five minutes and the predictions. The page of functions trains twenty times: by day its
+# calls are only resolved, and each function has tests of its own in tests/sql.
+_LONG = "anomalies forecasting from-madlib from-postgresml functions networks pairs search training"
 LONG = {f"docs/user/{name}.md" for name in _LONG.split()}
 
 
@@ -80,6 +82,29 @@ def test_the_statements_of_a_page_run_as_written(page: Page, trained: Service) -
     run(page, trained.database)
     # Nothing waits for these trainings, and with default settings each has many epochs.
     trained.connection.execute("update tensile.jobs set cancel_requested = true where finished_at is null")
+
+
+def test_the_examples_of_the_functions_name_functions_and_arguments_that_exist(trained: Service) -> None:
+    page = Page(ROOT / "docs" / "user" / "functions.md")
+    faults, resolved = [], 0
+    with trained.database.connect("demo") as demo:
+        for piece in pieces(page):
+            for statement in re.split(r";\s*$", piece.text, flags=re.MULTILINE):
+                words = re.sub(r"(^|\n)--.*", "", statement).strip()
+                if not words.startswith(("select", "with", "call")):
+                    continue
+                try:  # a procedure is found like a function, and then refused
+                    demo.execute(f"prepare example as {re.sub('^call', 'select', words)}".encode())
+                    demo.execute("deallocate example")
+                except psycopg.errors.WrongObjectType:
+                    assert words.startswith("call")
+                except psycopg.errors.UndefinedTable:  # an earlier example creates it
+                    continue
+                except psycopg.Error as error:
+                    faults.append(f"line {piece.line}: {error}")
+                resolved += 1
+    assert faults == []
+    assert resolved > 120
 
 
 def test_every_function_has_a_section_with_its_arguments_and_an_example(database: Database) -> None:
