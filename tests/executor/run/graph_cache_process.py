@@ -125,7 +125,7 @@ def trained() -> dict[str, Any]:
 
 def sampled() -> dict[str, Any]:
     """Time every third iteration. Report the plan's peak and the duration of the other iterations' graph."""
-    job, steps = prepared("mlp")
+    job, steps = prepared("mlp", settings=_OPTIMIZERS["mlp"])
     training = _Training(job, steps, sample_every=3)
     training.graphs.launches = training.take_longer
     training.runner.adopt((LIVENESS,) * 3, 1)
@@ -144,7 +144,7 @@ def sampled() -> dict[str, Any]:
 
 def started_again() -> dict[str, Any]:
     """Train twice from the same state. Every iteration but the first is launched as the same graph."""
-    job, steps = prepared("mlp", settings=OptimizerSettings(kind="sgd", momentum=0.9))
+    job, steps = prepared("mlp", settings=_OPTIMIZERS["mlp"])
     training = _Training(job, steps)
     training.runner.adopt((LIVENESS,) * 3, 1)
     start = training.state.export()
@@ -193,7 +193,7 @@ class _Breaking(MemoryDevice):
 
 def failing() -> dict[str, Any]:
     """Return for each place where recording fails whether the bits are still eager's."""
-    job, steps = prepared("cnn", settings=OptimizerSettings(kind="sgd", momentum=0.9))
+    job, steps = prepared("mlp", settings=_OPTIMIZERS["mlp"])
     plans = tuple(_plan_within_iteration(step, random_plan) for step in steps)
     eager = Eager(job)
     expected = bits(drive(eager, job, _EPOCHS))
@@ -222,7 +222,7 @@ def _refuse() -> None:
 
 def refused() -> dict[str, Any]:
     """Return for each reason against recording the bits and the log lines."""
-    job, steps = prepared("mlp")
+    job, steps = prepared("mlp", settings=_OPTIMIZERS["mlp"])
     answers = {}
     for name, plans, followed, placer in (
         ("nowhere", (LIVENESS,) * 3, steps, Placer()),
@@ -243,7 +243,7 @@ def refused() -> dict[str, Any]:
 
 def slower() -> dict[str, Any]:
     """Train with copies that continue into the next iteration. A launch that waits for them takes longer."""
-    job, steps = prepared("mlp")
+    job, steps = prepared("mlp", settings=_OPTIMIZERS["mlp"])
     eager, training = Eager(job), _Training(job, steps)
     training.graphs.launches = training.take_longer
     training.runner.adopt(tuple(random_plan(step.graph, 1) for step in steps), 1)
@@ -259,7 +259,7 @@ def slower() -> dict[str, Any]:
 
 def lost() -> str:
     """Break the device during a recording. The job's attempt must end."""
-    job, steps = prepared("mlp")
+    job, steps = prepared("mlp", settings=_OPTIMIZERS["mlp"])
     training = _Training(job, steps)
 
     def fail() -> None:

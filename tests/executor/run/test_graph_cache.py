@@ -69,7 +69,7 @@ def test_a_graph_that_is_slower_because_it_waits_for_copies_is_discarded(answers
         "bits": True,
         "launched": 5,
         "log lines": [
-            "the training step for 8 rows runs as a CUDA graph of 21 operators",
+            "the training step for 8 rows runs as a CUDA graph of 20 operators",
             f"the training step for 8 rows runs operator by operator, not as a CUDA graph: {reason}",
         ],
     }

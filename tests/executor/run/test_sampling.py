@@ -116,7 +116,7 @@ def test_only_full_batches_are_sampled() -> None:
 
 
 def test_timed_iterations_give_the_same_bits() -> None:
-    job, steps = prepared("transformer")
+    job, steps = prepared("cnn")
     eager, state = Eager(job), job.state()
     runner = Runner(MemoryDevice(), state, steps, sample_every=1)
     runner.adopt(random_plans(steps, 4), 1)
