@@ -11,13 +11,13 @@ from tests.e2e.conftest import Service
 
 pytestmark = pytest.mark.postgres
 
-NETWORK = '{"type": "ft_transformer", "embedding_width": 8, "blocks": 1, "heads": 2}'
+NETWORK = '{"type": "mlp", "hidden": [16]}'
 SETTINGS = f"architecture => '{NETWORK}', hyperparams => '{{\"epochs\": 4}}'"
 
 
 @pytest.fixture(scope="module")
 def demo(running: Service) -> Iterator[psycopg.Connection]:
-    """A session with a trained classification whose architecture embeds."""
+    """A session with a trained classification of many columns."""
     with running.database.connect("demo") as connection:
         row = connection.execute(
             f"select tensile_train('cells', 'breast_cancer', 'target', {SETTINGS})".encode()
