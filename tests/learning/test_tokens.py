@@ -144,7 +144,7 @@ def test_texts_alone_get_a_linear_model() -> None:
     assert job.auto_reason == "all columns are read as tokens"
 
 
-@pytest.mark.parametrize("encoder", nightly_unless(lambda encoder: encoder != "transformer", TEXT_ENCODERS))
+@pytest.mark.parametrize("encoder", nightly_unless(lambda encoder: encoder == "pooling", TEXT_ENCODERS))
 def test_a_network_learns_from_texts(encoder: str) -> None:
     job = prepared({"type": "wide_and_deep", "text_encoder": encoder, "text_width": 16}, hyperparams={"epochs": 12})
     train(job)

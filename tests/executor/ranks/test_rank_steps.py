@@ -103,6 +103,8 @@ def test_plans_that_reorder_and_repeat_operators_keep_the_order_of_exchanges(see
     assert [(seen, state) for seen, state, _ in outcomes] == [of_eager(job)] * 2
 
 
+# By day test_fast_sum.py counts the exchanges of a fast sum.
+@pytest.mark.by_day("exact")
 @pytest.mark.parametrize("reduce", Reduce)
 def test_exchanges_start_beside_the_backward_pass_in_one_order_on_all_ranks(reduce: Reduce) -> None:
     """The last rows make one part, so two of three ranks have no part of them, and exchange all the same."""
