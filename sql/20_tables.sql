@@ -334,6 +334,7 @@ create table tensile.workers (
   device_name text,
   service_address text,
   service_host_name text,
+  makes_way boolean not null default true,
   constraint workers_lease_is_positive check (lease_s > 0),
   constraint workers_have_slots check (slots > 0),
   constraint workers_let_jobs_enter check (entering > 0),
@@ -375,6 +376,8 @@ comment on column tensile.workers.holdup is
   'why the worker claims no further job now, in words; null if it claims jobs';
 comment on column tensile.workers.device_name is
   'the device among those of its host: cpu, cuda:1, emulated, or emulated:1; null for a controller of release 0.1';
+comment on column tensile.workers.makes_way is
+  'whether jobs that train on this device alone leave it for a rank that waits for memory; false with sharing = any_price';
 
 -- The queue --------------------------------------------------------------------------------------------------
 
@@ -617,7 +620,9 @@ comment on table tensile.gang_turns is
   'turns of jobs for several devices that have waited for long: until the end of a turn, as many workers as the job needs '
   'claim no other job. A row exists from the first turn until the job trains';
 comment on column tensile.gang_turns.job_id is 'job whose turn it is';
-comment on column tensile.gang_turns.turns is 'number of turns that it has had; each is twice as long as the one before';
+comment on column tensile.gang_turns.turns is
+  'number of turns that it has had; each is about twice as long as the one before, and at most twice as long as the wait '
+  'before it';
 comment on column tensile.gang_turns.workers is 'workers that claim no other job';
 comment on column tensile.gang_turns.begins_at is 'begin of the last turn';
 comment on column tensile.gang_turns.ends_at is

@@ -3,15 +3,18 @@
 -- with the end of the attempt, by the trigger of tensile.jobs.
 --
 -- A gang is complete when all its ranks train. Gangs form one after another, so that two of them do not each hold a device
--- that the other one waits for. A gang has its turn for two minutes: one that reads a large table, or waits for memory,
--- delays the others for no longer. If two gangs then hold devices that they need both, tensile.take_back_gangs() returns
--- them.
+-- that the other one waits for. A gang that reads a large table delays the others for two minutes at most.
 --
--- A gang needs a place on all its devices at once, and single jobs could take each place as soon as it is free. So a gang
--- that has waited for a minute gets a turn: as many workers as it needs claim no other job until it trains, for two
--- minutes at most. After a turn in which it has not begun to train, all jobs are claimed for as long as the turn was, and
--- the next turn is twice as long. So a gang waits for a small multiple of the time in which its devices end a job, and
--- single jobs are never held back for more than half of the time.
+-- A gang needs a place and memory on all its devices at once, and single jobs could take each as soon as it is free. So a
+-- gang that has waited for a minute gets turns. In a turn as many workers as it needs claim no other job until it trains.
+-- A turn begins only when these devices are foretold to be free within its length, and is at most twice as long as the
+-- gang has waited since its last turn. So single jobs are held back for a bounded part of the time, and in vain only where
+-- a forecast is wrong. Where forecasts are too short, each turn is twice as long as the one before. So a gang waits for a
+-- small multiple of the time in which its devices end their jobs.
+--
+-- Only a gang that has its turn may have memory on one device and wait for memory on another one for long, and one gang
+-- has its turn at a time. All others are given back within seconds (tensile.take_back_gangs()), so no two of them wait for
+-- each other.
 
 create function tensile.incomplete_gang() returns bigint
   language sql stable
@@ -53,22 +56,6 @@ $$;
 comment on function tensile.most_gang_devices(bigint) is
   'returns the largest number of devices of one kind that could train a job of this need together now';
 
-create function tensile.accepting_devices(worker bigint, needs_bytes bigint default null) returns bigint
-  language sql stable
-  set search_path = pg_catalog, pg_temp
-as $$
-  select count(*)
-    from tensile.workers as mine
-    join tensile.workers as w on w.device = mine.device and w.version = mine.version
-    join tensile.work_left() as l on l.worker_id = w.worker_id and (l.accepts or w.worker_id = mine.worker_id)
-    left join tensile.devices as d on d.worker_id = w.worker_id
-   where mine.worker_id = accepting_devices.worker
-     and (accepting_devices.needs_bytes is null or d.budget_bytes >= accepting_devices.needs_bytes)
-$$;
-comment on function tensile.accepting_devices(bigint, bigint) is
-  'returns the number of workers, this one included, that would claim a job of this need now and whose devices are of the '
-  'same kind';
-
 create function tensile.holds_back(worker bigint) returns bigint
   language sql stable
   set search_path = pg_catalog, pg_temp
@@ -80,8 +67,49 @@ comment on function tensile.holds_back(bigint) is
   'returns the job for several devices whose turn it is on the device of this worker, which claims no other job; null if '
   'there is none';
 
-create function tensile.waiting_gang() returns tensile.jobs
+create function tensile.accepting_devices(worker bigint, needs_bytes bigint default null) returns bigint
   language sql stable
+  set search_path = pg_catalog, pg_temp
+as $$
+  select count(*)
+    from tensile.workers as mine
+    join tensile.workers as w on w.device = mine.device and w.version = mine.version
+    join tensile.work_left() as l on l.worker_id = w.worker_id and (l.accepts or w.worker_id = mine.worker_id)
+     and tensile.holds_back(w.worker_id) is null
+    left join tensile.devices as d on d.worker_id = w.worker_id
+   where mine.worker_id = accepting_devices.worker
+     and (accepting_devices.needs_bytes is null or d.budget_bytes >= accepting_devices.needs_bytes)
+$$;
+comment on function tensile.accepting_devices(bigint, bigint) is
+  'returns the number of workers, this one included, that would claim a job of this need now, whose devices are of the '
+  'same kind and do not hold a place for a job that has its turn';
+
+create function tensile.device_drains() returns table (worker_id bigint, drain_s double precision)
+  language sql stable rows 5
+  set search_path = pg_catalog, pg_temp
+as $$
+  with staying as (
+    select j.worker_id, p.eta
+      from tensile.jobs as j
+      join tensile.workers as w on w.worker_id = j.worker_id
+      left join tensile.job_progress as p on p.job_id = j.job_id
+     where j.state = 'running' and not j.pause_requested and (j.devices > 1 or not w.makes_way)
+    union all
+    select r.worker_id, p.eta
+      from tensile.job_ranks as r left join tensile.job_progress as p on p.job_id = r.job_id
+     where r.rank > 0 and r.state = 'training'
+  )
+  select w.worker_id,
+         coalesce((select max(coalesce(greatest(extract(epoch from s.eta - now()), 0), 60))  -- at first, as good as any
+                     from staying as s where s.worker_id = w.worker_id), 0)::double precision
+    from tensile.workers as w where w.stopped_at is null
+$$;
+comment on function tensile.device_drains() is
+  'returns for each worker the seconds until those of its running jobs have ended that do not leave the device for a rank '
+  'that waits for memory';
+
+create function tensile.waiting_gangs() returns setof tensile.jobs
+  language sql stable rows 5
   set search_path = pg_catalog, pg_temp
 as $$
   select q.* from tensile.jobs as q
@@ -96,32 +124,34 @@ as $$
                          where h.owner_oid = q.owner_oid and h.state = 'queued' and not h.pause_requested
                            and not h.awaits_jobs
                          order by h.owner_oid, h.priority desc, h.job_id limit 1)
-   order by q.job_id limit 1
+   order by q.job_id limit 20
 $$;
-comment on function tensile.waiting_gang() is
-  'returns the oldest job for several devices that has waited long enough for a turn: its owner could train it now, has no '
-  'job of a higher priority in the queue, and there are as many devices';
+comment on function tensile.waiting_gangs() is
+  'returns the oldest jobs for several devices that have waited long enough for a turn: their owners could train them now, '
+  'have no job of a higher priority in the queue, and there are as many devices';
 
--- The workers of a turn are those that will have a place first, on devices of the kind of which there are the most.
-create function tensile.turn_workers(job tensile.jobs) returns bigint[]
+-- The workers of a turn are those whose devices will be free first, of the kind of which there are the most.
+create function tensile.turn_workers(job tensile.jobs, out workers bigint[], out drain_s double precision)
   language sql stable
   set search_path = pg_catalog, pg_temp
 as $$
   with able as (
-    select w.worker_id, l.accepts, l.work_s, count(*) over (partition by w.device) as alike, w.device
+    select w.worker_id, l.accepts, l.work_s, f.drain_s, count(*) over (partition by w.device) as alike, w.device
       from tensile.workers as w join tensile.work_left() as l on l.worker_id = w.worker_id
+      join tensile.device_drains() as f on f.worker_id = w.worker_id
       left join tensile.devices as d on d.worker_id = w.worker_id
      where w.stopped_at is null and w.heartbeat_at > now() - make_interval(secs => w.lease_s)
        and w.version = tensile.catalog_version()
        and ((job).needs_bytes is null or d.budget_bytes >= (job).needs_bytes)
   ), chosen as (
-    select a.worker_id from able as a where a.alike >= (job).devices
-     order by a.alike desc, a.device, a.accepts desc, a.work_s, a.worker_id limit (job).devices
+    select a.worker_id, a.drain_s from able as a where a.alike >= (job).devices
+     order by a.alike desc, a.device, a.drain_s, a.accepts desc, a.work_s, a.worker_id limit (job).devices
   )
-  select array_agg(c.worker_id order by c.worker_id) from chosen as c
+  select array_agg(c.worker_id order by c.worker_id), max(c.drain_s) from chosen as c
 $$;
 comment on function tensile.turn_workers(tensile.jobs) is
-  'returns the workers that hold back other jobs in a turn of this job; null if there are not enough';
+  'returns the workers that hold back other jobs in a turn of this job, and the seconds until their devices are free for '
+  'it; null if there are not enough';
 
 create function tensile.turn_is_ready(job tensile.jobs) returns boolean
   language sql stable
@@ -144,7 +174,8 @@ create function tensile.keep_turns() returns void
   set enable_seqscan = off
 as $$
 declare
-  gang tensile.jobs;
+  least_s constant double precision := 120;
+  gang record;
 begin
   delete from tensile.gang_turns as t
    where not exists (select from tensile.jobs as j where j.job_id = t.job_id and j.state in ('queued', 'starting'));
@@ -159,7 +190,17 @@ begin
   if exists (select from tensile.gang_turns as t where t.ends_at > now()) or tensile.incomplete_gang() is not null then
     return;
   end if;
-  gang := tensile.waiting_gang();
+  -- A turn may be twice as long as the wait since the last one. It is as long as the devices are foretold to need until
+  -- they are free, with half as much again, and twice as long as the last turn. A gang whose devices need longer waits on.
+  select q.job_id, c.workers,
+         greatest(least_s, least(l.most_s, greatest(least_s * 2 ^ least(coalesce(t.turns, 0), 10), 1.5 * c.drain_s))) as length_s
+    into gang
+    from tensile.waiting_gangs() as q
+    left join tensile.gang_turns as t on t.job_id = q.job_id
+   cross join lateral tensile.turn_workers(q) as c
+   cross join lateral (select 2 * extract(epoch from now() - coalesce(t.ends_at, q.enqueued_at)) as most_s) as l
+   where c.workers is not null and c.drain_s <= greatest(least_s, l.most_s)
+   order by q.job_id limit 1;
   if gang.job_id is null then
     return;
   end if;
@@ -167,18 +208,16 @@ begin
     where w.worker_id = (select min(v.worker_id) from tensile.workers as v where v.stopped_at is null)
       for no key update;
   insert into tensile.gang_turns as t (job_id, workers, begins_at, ends_at)
-  select gang.job_id, c.workers, now(), now() + interval '2 minutes'
-    from tensile.turn_workers(gang) as c (workers)
-   where c.workers is not null and not exists (select from tensile.gang_turns as o where o.ends_at > now())
+  select gang.job_id, gang.workers, now(), now() + make_interval(secs => gang.length_s)
+   where not exists (select from tensile.gang_turns as o where o.ends_at > now())
       on conflict (job_id) do update
-     set turns = t.turns + 1, workers = excluded.workers, begins_at = excluded.begins_at,
-         ends_at = excluded.begins_at + interval '2 minutes' * 2 ^ least(t.turns, 10)
+     set turns = t.turns + 1, workers = excluded.workers, begins_at = excluded.begins_at, ends_at = excluded.ends_at
    where t.ends_at + (t.ends_at - t.begins_at) <= now();
 end
 $$;
 comment on function tensile.keep_turns() is
   'ends turns of jobs for several devices that have begun or cannot begin, and begins a turn of one that has waited long '
-  'enough';
+  'enough for its devices to be free within the turn, by forecasts';
 
 -- What a queued job for several devices waits for, as tensile.stat_queue shows it. Security definer: a user does not see
 -- the ranks of other users' jobs.
@@ -227,7 +266,25 @@ $$;
 comment on function tensile.offer_ranks(tensile.jobs) is
   'makes the worker that has claimed the job the leader of its gang, and offers the other ranks to the other workers';
 
-create function tensile.accept_rank(worker bigint, passed_over oid[]) returns setof tensile.jobs
+-- A controller passes over owners that have many jobs on their way in. Jobs that only wait for memory are no reason to
+-- pass over a rank, because ranks get memory before them. Those in preparation are: they may wait for a lock on a table
+-- for as long as its owner likes.
+create function tensile.may_prepare(worker bigint, owner oid) returns boolean
+  language sql stable
+  set search_path = pg_catalog, pg_temp
+as $$
+  select (select count(*) from tensile.jobs as j
+           where j.worker_id = may_prepare.worker and j.state = 'starting' and j.owner_oid = may_prepare.owner
+             and j.devices = 1 and j.phase is distinct from 'waiting for memory')
+       + (select count(*) from tensile.job_ranks as r
+           where r.worker_id = may_prepare.worker and r.state = 'preparing'
+             and (select j.owner_oid from tensile.jobs as j where j.job_id = r.job_id) = may_prepare.owner)
+       < (select w.entering from tensile.workers as w where w.worker_id = may_prepare.worker)
+$$;
+comment on function tensile.may_prepare(bigint, oid) is
+  'returns whether the worker prepares fewer jobs of the owner than it may at once';
+
+create function tensile.accept_rank(worker bigint) returns setof tensile.jobs
   language plpgsql volatile
   set search_path = pg_catalog, pg_temp
 as $$
@@ -246,8 +303,9 @@ begin
       join tensile.workers as mine on mine.worker_id = accept_rank.worker
        and mine.device = w.device and mine.version = w.version
       left join tensile.devices as d on d.worker_id = mine.worker_id
-     where o.state = 'offered' and j.owner_oid <> all (accept_rank.passed_over)
+     where o.state = 'offered' and tensile.may_prepare(accept_rank.worker, j.owner_oid)
        and (j.needs_bytes is null or d.budget_bytes >= j.needs_bytes)
+       and coalesce(tensile.holds_back(accept_rank.worker), o.job_id) = o.job_id
        and not exists (select from tensile.job_ranks as own
                         where own.job_id = o.job_id and own.worker_id = accept_rank.worker)
      order by o.job_id, o.rank
@@ -267,31 +325,40 @@ begin
   return next job;
 end
 $$;
-comment on function tensile.accept_rank(bigint, oid[]) is
-  'gives an offered rank to the worker, if its device is of the leader''s kind and its claims do not pass over the job''s '
-  'owner; returns the job with the rank''s claim and worker';
+comment on function tensile.accept_rank(bigint) is
+  'gives an offered rank to the worker, if its device is of the leader''s kind and it does not prepare enough jobs of the '
+  'job''s owner; returns the job with the rank''s claim and worker';
 
--- A gang that is given back starts again after a pause, so that another gang, or another worker, has its turn.
--- A turn in which it was given back is over, and in the next one its ranks have twice the time to get memory.
+-- A gang that is given back starts again after a pause, so that another gang, or another worker, has its turn. A turn in
+-- which it was given back is over.
+--
+-- A rank that has memory keeps it from other jobs, so it has that for `patience_s` without all others. If no rank has
+-- memory, all ranks only go before other jobs, and need not read the table and capture the step again: they wait for four
+-- times as long. In the job's turn, ranks wait until its end.
 create function tensile.take_back_gangs(patience_s double precision) returns setof bigint
   language sql volatile
   set search_path = pg_catalog, pg_temp
 as $$
-  with late as (
+  with unmet as (
+    select r.job_id, coalesce(min(r.since) filter (where r.state = 'admitted'), max(r.since)) as since,
+           make_interval(secs => case when bool_or(r.state = 'admitted') then 1 else 4 end * take_back_gangs.patience_s) as patience,
+           bool_or(r.state = 'admitted') as holds
+      from tensile.job_ranks as r
+     group by r.job_id
+    having bool_or(r.state = 'prepared') and not bool_or(r.state in ('offered', 'preparing'))
+       and not exists (select from tensile.gang_turns as t where t.job_id = r.job_id and t.ends_at > now())
+  ), late as (
     select r.job_id,
            format('all ranks to start at once, since %s had %s', string_agg('rank ' || r.rank, ' and ' order by r.rank),
                   case when bool_or(r.state = 'offered') then 'found no device'
-                       else 'not got memory while others held theirs' end) as reason
+                       when bool_or(u.holds) then 'not got memory while others held theirs'
+                       else 'not got memory' end) as reason
       from tensile.job_ranks as r
       join tensile.job_ranks as lead on lead.job_id = r.job_id and lead.rank = 0
       join tensile.workers as w on w.worker_id = lead.worker_id
+      left join unmet as u on u.job_id = r.job_id
      where r.state = 'offered' and r.since < now() - make_interval(secs => w.lease_s)
-        or r.state = 'prepared'
-           and exists (select from tensile.job_ranks as held
-                        where held.job_id = r.job_id and held.state = 'admitted'
-                          and held.since < now() - make_interval(secs => take_back_gangs.patience_s) *
-                                coalesce((select 2 ^ least(t.turns - 1, 10) from tensile.gang_turns as t
-                                           where t.job_id = r.job_id), 1))
+        or r.state = 'prepared' and u.since < now() - u.patience
      group by r.job_id
   ), locked as (
     select j.job_id from tensile.jobs as j
@@ -314,11 +381,11 @@ as $$
 $$;
 comment on function tensile.take_back_gangs(double precision) is
   'returns gangs to the queue for which not all ranks were accepted within the leader''s lease, or of which some ranks have '
-  'held memory for this long, twice as long for each further turn of the job, while others waited for theirs; returns the '
-  'jobs';
+  'held memory for this long while others waited for theirs, or all have waited for four times as long, unless it is their '
+  'turn; returns the jobs';
 
 revoke execute on function tensile.incomplete_gang(), tensile.gang_devices(bigint, bigint),
   tensile.most_gang_devices(bigint), tensile.gang_words(bigint, integer, bigint), tensile.offer_ranks(tensile.jobs),
-  tensile.accepting_devices(bigint, bigint), tensile.holds_back(bigint), tensile.waiting_gang(),
+  tensile.accepting_devices(bigint, bigint), tensile.holds_back(bigint), tensile.device_drains(), tensile.waiting_gangs(),
   tensile.turn_workers(tensile.jobs), tensile.turn_is_ready(tensile.jobs), tensile.keep_turns(),
-  tensile.accept_rank(bigint, oid[]), tensile.take_back_gangs(double precision) from public;
+  tensile.accept_rank(bigint), tensile.may_prepare(bigint, oid), tensile.take_back_gangs(double precision) from public;

@@ -118,7 +118,7 @@ comment on function tensile.largest_budget() is
 --
 -- A rank of a job that other devices train, too, comes first. A job for several devices is claimed only if as many of them
 -- would claim a job now, and if no other such job waits for its devices (24_ranks.sql). In the turn of such a job, its
--- workers claim no other job.
+-- workers claim no other job. Ranks, and a job in its turn, are not passed over for the owner's jobs that wait for memory.
 --
 -- With `defers` the worker leaves the job to a better worker (tensile.better_worker()), and gets the queued row as it is,
 -- unless it has waited long enough for another worker to claim the job `waited_for`.
@@ -152,7 +152,7 @@ begin
     return;
   end if;
   if exists (select from tensile.job_ranks as r where r.state = 'offered') then
-    return query select r.* from tensile.accept_rank(claim_job.worker, claim_job.passed_over) as r;
+    return query select r.* from tensile.accept_rank(claim_job.worker) as r;
     if found then
       return;
     end if;
@@ -169,8 +169,9 @@ begin
     select q.owner_oid, q.job_id, q.needs_bytes, q.devices into next_owner, next_job, needs, devices
       from tensile.jobs as q
      where q.job_id = turn and q.state = 'queued' and not q.pause_requested and not q.awaits_jobs
-       and (q.not_before is null or q.not_before <= now()) and q.owner_oid <> all (skipped_owners)
-       and tensile.may_train(q.owner_oid) and tensile.turn_is_ready(q)
+       and (q.not_before is null or q.not_before <= now()) and q.owner_oid <> all (tensile.owners_at_limit(0))
+       and tensile.may_train(q.owner_oid) and tensile.may_prepare(claim_job.worker, q.owner_oid)
+       and tensile.turn_is_ready(q)
        for update skip locked;
     if next_job is null then
       return;

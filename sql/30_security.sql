@@ -205,9 +205,11 @@ grant execute on function tensile.back_off(integer), tensile.claim_job(bigint, o
   tensile.work_left(), tensile.better_worker(bigint, bigint), tensile.idle_budget(bigint), tensile.largest_budget(),
   tensile.after_interruption(tensile.jobs, text, text, timestamptz, double precision), tensile.may_train(oid),
   tensile.why_not_trained(oid, name), tensile.incomplete_gang(), tensile.gang_devices(bigint, bigint),
-  tensile.offer_ranks(tensile.jobs), tensile.accept_rank(bigint, oid[]), tensile.take_back_gangs(double precision),
+  tensile.offer_ranks(tensile.jobs), tensile.accept_rank(bigint), tensile.may_prepare(bigint, oid),
+  tensile.take_back_gangs(double precision),
   tensile.most_gang_devices(bigint), tensile.accepting_devices(bigint, bigint), tensile.holds_back(bigint),
-  tensile.waiting_gang(), tensile.turn_workers(tensile.jobs), tensile.turn_is_ready(tensile.jobs), tensile.keep_turns(),
+  tensile.device_drains(), tensile.waiting_gangs(), tensile.turn_workers(tensile.jobs),
+  tensile.turn_is_ready(tensile.jobs), tensile.keep_turns(),
   tensile.useful_devices(bigint, bigint), tensile.asked_devices(tensile.jobs), tensile.batch_parts(tensile.jobs),
   tensile.fit_gangs()
   to tensile_worker;

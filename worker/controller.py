@@ -424,6 +424,7 @@ def _connect_catalog(settings: Settings, kind: str, device_name: str, purpose: s
         slots=settings.max_jobs,
         entering=_entering_jobs(settings),
         threads=settings.threads,
+        makes_way=settings.sharing == Sharing.COMPLETION and settings.parked_jobs > 0,
     )
 
 

@@ -164,12 +164,13 @@ def register_worker(
     slots: int = 8,
     entering: int = 2,
     threads: int = 1,
+    makes_way: bool = True,
 ) -> WorkerId:
     """Register a new worker, with its first heartbeat.
 
     The worker runs at most `slots` jobs at once, and prepares at most `entering` jobs of one owner at once. Jobs that
     this worker is the first to start run on `threads` threads. `device_name` tells the device from others of its kind
-    on this host.
+    on this host. `makes_way` says whether jobs that train on it alone leave it for a rank that waits for memory.
 
     In a copy of another database, the call also assigns the copied rows to the roles of the same names.
     """
@@ -185,6 +186,7 @@ def register_worker(
         "slots": slots,
         "entering": entering,
         "threads": threads,
+        "makes_way": makes_way,
     }
     return WorkerId(_query_value(connection, "register_worker", parameters))
 

@@ -47,8 +47,9 @@ select pg_catalog.set_config('tensile.probe', %(mark)s, false)
 select coalesce(pg_catalog.current_setting('tensile.probe', true), '')
 
 -- register_worker --
-insert into tensile.workers (host, pid, device, device_name, version, lease_s, slots, entering, threads)
-values (%(host)s, %(pid)s, %(device)s, %(device_name)s, %(version)s, %(lease_s)s, %(slots)s, %(entering)s, %(threads)s)
+insert into tensile.workers (host, pid, device, device_name, version, lease_s, slots, entering, threads, makes_way)
+values (%(host)s, %(pid)s, %(device)s, %(device_name)s, %(version)s, %(lease_s)s, %(slots)s, %(entering)s, %(threads)s,
+        %(makes_way)s)
 returning worker_id
 
 -- record_holdup --

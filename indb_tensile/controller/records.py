@@ -80,10 +80,11 @@ Writing = (
 
 _Result = TypeVar("_Result")
 
-# A rank that has memory waits for so long until the other ranks of its job have some, too; then all give theirs back.
 log = logging.getLogger("controller")
 
-_GANG_PATIENCE_S = 60.0
+# A rank that has memory waits for so long until the other ranks of its job have some, too; then all give theirs back.
+# Meanwhile no other job gets that memory. In a turn of the job the time is longer (tensile.take_back_gangs).
+_GANG_PATIENCE_S = 15.0
 
 
 class HeartbeatRecords(Protocol):
@@ -180,6 +181,7 @@ class CatalogRecords:
         slots: int = 8,
         entering: int = 2,
         threads: int = 1,
+        makes_way: bool = True,
         session: Session | None = None,
     ) -> None:
         self._session = session or Session(
@@ -195,6 +197,7 @@ class CatalogRecords:
         self._slots = slots
         self._entering = entering
         self._threads = threads
+        self._makes_way = makes_way
         self._run(install.check_version)
 
     def register(self) -> WorkerId:
@@ -211,6 +214,7 @@ class CatalogRecords:
                 slots=self._slots,
                 entering=self._entering,
                 threads=self._threads,
+                makes_way=self._makes_way,
             )
         )
 

@@ -35,7 +35,8 @@ alter table tensile.workers
   add column holdup text,
   add column device_name text,
   add column service_address text,
-  add column service_host_name text;
+  add column service_host_name text,
+  add column makes_way boolean not null default true;
 
 -- No controller of 0.1.0 continues after the upgrade. Its jobs go back into the queue as soon as a controller of 0.2.0
 -- runs. The workers are marked as having left in good order, so the interruption does not count as a fault of the jobs.

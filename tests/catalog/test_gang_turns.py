@@ -1,5 +1,6 @@
 """Check turns of gangs: jobs for several devices that waited for long hold other jobs back, but not for long."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import psycopg
@@ -162,18 +163,80 @@ def test_job_is_not_left_to_a_device_that_holds_its_place_for_a_gang(connection:
     assert connection.execute(better, (third,)).fetchone() == (None,)
 
 
-def test_ranks_have_twice_the_time_to_get_memory_in_each_further_turn(connection: psycopg.Connection) -> None:
+def test_ranks_hold_memory_for_long_in_the_turn_of_their_job_alone(connection: psycopg.Connection) -> None:
     workers = [register(connection) for _ in range(2)]
     gang = long_waiting(connection)
     claimed = [claim(connection, worker) for worker in workers]
     ranks.enter_state(connection, gang, claimed[0].claim, RankState.ADMITTED)
     ranks.enter_state(connection, gang, claimed[1].claim, RankState.PREPARED)
     connection.execute("update tensile.job_ranks set since = since - interval '90 seconds'")
-    connection.execute(
-        "insert into tensile.gang_turns values (%s, 2, %s, now(), now())"
-        " on conflict (job_id) do update set turns = 2",
-        (gang, workers),
-    )
-    assert ranks.take_back_gangs(connection, 60.0) == ()
-    connection.execute("update tensile.gang_turns set turns = 1")
-    assert ranks.take_back_gangs(connection, 60.0) == (gang,)
+    assert [turn[0] for turn in turns(connection)] == [gang]
+    assert ranks.take_back_gangs(connection, 15.0) == ()
+    pass_time(connection, 121)
+    assert ranks.take_back_gangs(connection, 15.0) == (gang,)
+
+
+def training(connection: psycopg.Connection[Any], claimed: ClaimedJob, left_s: float) -> None:
+    """Let a claimed job run, and be foretold to end after so long."""
+    jobs.start_running(connection, claimed.job, claimed.claim)
+    progress = jobs.Progress(epoch=1, epochs=1, step=1, steps=1, eta_s=left_s)
+    jobs.report_progress(connection, claimed.job, claimed.claim, progress=progress)
+
+
+def keep_device(connection: psycopg.Connection[Any], workers: Sequence[WorkerId]) -> None:
+    """Let the jobs of these workers stay on their devices, as with sharing = any_price."""
+    connection.execute("update tensile.workers set makes_way = false where worker_id = any(%s)", (list(workers),))
+
+
+@pytest.mark.parametrize(
+    ("left_s", "makes_way", "turn"),
+    [(60, False, 120), (150, False, 225), (200, False, 240), (250, False, None), (250, True, 120)],
+)
+def test_turn_is_as_long_as_its_devices_need_and_does_not_begin_while_they_need_longer_than_twice_the_wait(
+    connection: psycopg.Connection, left_s: float, makes_way: bool, turn: int | None
+) -> None:
+    workers, running = crowded(connection)
+    for one in running:
+        training(connection, one, left_s)
+    if not makes_way:
+        keep_device(connection, workers)
+    gang = long_waiting(connection)
+    single = enqueue(connection)
+    finish(connection, running[0])
+    claimed = jobs.claim_job(connection, workers[0])
+    assert turns(connection) == ([] if turn is None else [(gang, 1, turn, True)])
+    if turn is None:
+        assert isinstance(claimed, ClaimedJob)
+        assert claimed.job == single, "the other device is not free for long, so this one holds nothing back"
+    else:
+        assert claimed is None
+
+
+def test_gang_whose_devices_are_free_soon_has_its_turn_before_an_older_one(connection: psycopg.Connection) -> None:
+    workers, running = crowded(connection, workers=3)
+    for one, left_s in zip(running, (10, 10, 9000), strict=True):
+        training(connection, one, left_s)
+    keep_device(connection, workers)
+    long_waiting(connection, devices=3)
+    younger = long_waiting(connection, devices=2)
+    jobs.claim_job(connection, workers[2])
+    assert turns(connection) == [(younger, 1, 120, True)]
+    workers_of_turn = "select workers from tensile.gang_turns"
+    assert connection.execute(workers_of_turn).fetchone() == (workers[:2],)
+
+
+def test_device_accepts_no_rank_of_another_job_in_a_turn(connection: psycopg.Connection) -> None:
+    workers, running = crowded(connection)
+    gang = long_waiting(connection)
+    assert jobs.claim_job(connection, workers[0]) is None
+    third = register(connection)
+    other = enqueue(connection, spec={"devices": 2}, priority=1)
+    finish(connection, running[0])
+    assert jobs.claim_job(connection, third) is None, "one of two devices has its place for the other job"
+    connection.execute("update tensile.gang_turns set ends_at = now()")
+    assert claim(connection, third).job == other
+    connection.execute("update tensile.gang_turns set ends_at = now() + interval '1 minute'")
+    assert jobs.claim_job(connection, workers[0]) is None
+    connection.execute("delete from tensile.gang_turns where job_id = %s", (gang,))
+    connection.execute("update tensile.jobs set pause_requested = true where job_id = %s", (gang,))
+    assert claim(connection, workers[0]).job == other

@@ -10,7 +10,7 @@ from indb_tensile.catalog import jobs, ranks
 from indb_tensile.catalog.jobs import ObservedWorker
 from indb_tensile.catalog.ranks import RankState
 from indb_tensile.errors import LostClaimError
-from indb_tensile.job import ClaimedJob, ClaimedRank, JobId, WorkerId
+from indb_tensile.job import ClaimedJob, ClaimedRank, JobId, Phase, WorkerId
 from tests.catalog.enqueue import LEASE_S, claim, enqueue, register, state
 from tests.conftest import Database
 
@@ -50,6 +50,16 @@ def form(connection: psycopg.Connection[Any], devices: int) -> tuple[JobId, list
 def enter(connection: psycopg.Connection[Any], claimed: list[ClaimedJob], *entered: RankState) -> None:
     for one, rank_state in zip(claimed, entered, strict=True):
         ranks.enter_state(connection, one.job, one.claim, rank_state)
+
+
+def pass_time(connection: psycopg.Connection[Any], seconds: float) -> None:
+    """Let time pass for the states of ranks alone."""
+    connection.execute("update tensile.job_ranks set since = since - make_interval(secs => %s)", (seconds,))
+
+
+def waits_for(connection: psycopg.Connection[Any], job: JobId) -> Any:
+    row = connection.execute("select waits_for from tensile.jobs where job_id = %s", (job,)).fetchone()
+    return row and row[0]
 
 
 def test_claim_offers_ranks_and_the_next_claims_of_other_workers_accept_them(connection: psycopg.Connection) -> None:
@@ -126,6 +136,27 @@ def test_view_tells_whether_the_ranks_divide_the_state_once_each_of_them_knows(
     assert shown() == [("preparing", None), ("admitted", False)]
 
 
+def test_ranks_are_accepted_although_other_jobs_of_the_owner_wait_but_not_while_enough_are_prepared(
+    connection: psycopg.Connection,
+) -> None:
+    """Else the gang would go back after the lease, although the device has a place, and never start."""
+    leader, other = register(connection), register(connection)
+    for _ in range(2):
+        enqueue(connection)
+    held = [claim(connection, other) for _ in range(2)]
+    for one in held:
+        jobs.set_phase(connection, one.job, one.claim, Phase.WAITING)
+    passed_over = frozenset({held[0].owner_oid})
+    gang = enqueue_gang(connection, 2)
+    assert claim(connection, leader).job == gang
+    connection.execute("update tensile.jobs set phase = null where state = 'starting'")
+    assert jobs.claim_job(connection, other, passed_over) is None, "it prepares two jobs of the owner"
+    jobs.set_phase(connection, held[0].job, held[0].claim, Phase.WAITING)
+    accepted = jobs.claim_job(connection, other, passed_over)
+    assert isinstance(accepted, ClaimedJob)
+    assert accepted.job == gang
+
+
 def test_gang_that_takes_long_to_form_delays_other_gangs_for_two_minutes(connection: psycopg.Connection) -> None:
     first, workers, claimed = form(connection, 2)
     second = enqueue_gang(connection, 2)
@@ -155,16 +186,49 @@ def test_gang_that_is_not_accepted_within_the_lease_goes_back_with_its_reason(co
 def test_gang_goes_back_if_some_ranks_hold_memory_for_long_while_others_wait(connection: psycopg.Connection) -> None:
     job, workers, claimed = form(connection, 2)
     enter(connection, claimed, RankState.PREPARED, RankState.PREPARED)
-    connection.execute("update tensile.job_ranks set since = since - interval '1 day'")
+    pass_time(connection, 2 * PATIENCE_S)
     assert ranks.take_back_gangs(connection, PATIENCE_S) == (), "nobody holds memory"
     enter(connection, claimed, RankState.ADMITTED, RankState.PREPARED)
     assert ranks.take_back_gangs(connection, PATIENCE_S) == ()
-    connection.execute("update tensile.job_ranks set since = since - interval '1 day'")
+    pass_time(connection, PATIENCE_S + 1)
     assert ranks.take_back_gangs(connection, PATIENCE_S) == (job,)
+    assert waits_for(connection, job) == (
+        "all ranks to start at once, since rank 1 had not got memory while others held theirs"
+    )
     for worker, one in zip(workers, claimed, strict=True):
         assert jobs.beat(connection, worker, {one.job: one.claim}).lost == (job,)
         with pytest.raises(LostClaimError):
             ranks.enter_state(connection, one.job, one.claim, RankState.TRAINING)
+
+
+def test_rank_that_has_memory_last_leaves_the_first_one_no_more_time(connection: psycopg.Connection) -> None:
+    job, _, claimed = form(connection, 3)
+    enter(connection, claimed, RankState.ADMITTED, RankState.PREPARED, RankState.PREPARED)
+    pass_time(connection, PATIENCE_S / 2)
+    enter(connection, claimed, RankState.ADMITTED, RankState.ADMITTED, RankState.PREPARED)
+    pass_time(connection, PATIENCE_S / 2 + 1)
+    assert ranks.take_back_gangs(connection, PATIENCE_S) == (job,)
+
+
+def test_gang_without_any_memory_goes_back_after_four_times_as_long(connection: psycopg.Connection) -> None:
+    job, _, claimed = form(connection, 2)
+    enter(connection, claimed, RankState.PREPARED, RankState.PREPARING)
+    pass_time(connection, 5 * PATIENCE_S)
+    assert ranks.take_back_gangs(connection, PATIENCE_S) == (), "it still reads its table"
+    enter(connection, claimed, RankState.PREPARED, RankState.PREPARED)
+    pass_time(connection, 3 * PATIENCE_S)
+    assert ranks.take_back_gangs(connection, PATIENCE_S) == ()
+    pass_time(connection, PATIENCE_S + 1)
+    assert ranks.take_back_gangs(connection, PATIENCE_S) == (job,)
+    assert waits_for(connection, job) == ("all ranks to start at once, since rank 0 and rank 1 had not got memory")
+
+
+def test_gang_of_which_all_ranks_have_memory_does_not_go_back(connection: psycopg.Connection) -> None:
+    _, _, claimed = form(connection, 2)
+    for states in ((RankState.ADMITTED, RankState.ADMITTED), (RankState.TRAINING, RankState.ADMITTED)):
+        enter(connection, claimed, *states)
+        pass_time(connection, 100 * PATIENCE_S)
+        assert ranks.take_back_gangs(connection, PATIENCE_S) == ()
 
 
 def test_death_of_a_worker_ends_the_attempt_of_all_its_ranks_once(connection: psycopg.Connection) -> None:

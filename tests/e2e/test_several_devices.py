@@ -24,6 +24,7 @@ pytestmark = [pytest.mark.postgres, pytest.mark.nightly]
 NETWORK = '{"type": "mlp", "hidden": [64, 48, 32], "dropout": 0.2}'
 HYPERPARAMS = {"epochs": 3, "batch_size": 96, "seed": 7, "clip_norm": 0.5}
 WIDE = '{"type": "mlp", "hidden": [900, 900, 900, 900, 900]}'  # with Adam 53 MB of state and gradients
+LARGE = '{"type": "mlp", "hidden": [1400, 1400]}'  # needs 30 MB of 48 with the norm of all gradients, so no two fit
 DIVIDED = {"zero_stage": 1}  # the devices divide the optimizer's state
 CAPACITIES_BYTES = (64 * MIB, 48 * MIB, 40 * MIB, 56 * MIB)
 
@@ -38,6 +39,12 @@ def devices(service: Service) -> int:
 def slow_link(service: Service) -> None:
     """Let swaps take long."""
     service.settings |= {"TENSILE_LINK_OUT_BYTES_PER_S": "50000000", "TENSILE_LINK_IN_BYTES_PER_S": "50000000"}
+
+
+@pytest.fixture
+def small_device(service: Service) -> None:
+    """Let the first device hold one job of the network LARGE, as the second one does."""
+    service.settings["TENSILE_CAPACITY_BYTES"] = str(CAPACITIES_BYTES[1])
 
 
 @pytest.fixture
@@ -278,6 +285,31 @@ def test_single_jobs_and_several_gangs_all_end_with_the_bits_of_one_device(
     singles = [train(service, f"single {number}", 1, micro_batch_size=48) for number in range(3)]
     assert service.until_ended(*together, *singles) == ["succeeded"] * 6
     assert len({weights(service, job) for job in (*together, *singles)}) == 1
+    check_clean(service)
+
+
+@pytest.mark.usefixtures("small_device")
+def test_single_job_starts_on_one_device_while_a_gang_waits_for_the_other(
+    service: Service, gang: list[subprocess.Popen[bytes]]
+) -> None:
+    del gang
+    last = train(service, "long", 1, network=LARGE, epochs=100_000)
+    service.until(lambda: service.state(last) == "running", "the first job to train")
+    together = train(service, "gang", 2, network=LARGE, epochs=1, zero_stage=0)
+
+    def states() -> list[str]:
+        return sorted(state for _, state, _ in ranks(service, together))
+
+    service.until(lambda: states() == ["admitted", "prepared"], "one rank to have memory, and the other to have none")
+    single = train(service, "single", 1, network=LARGE, epochs=1)
+    assert service.until_ended(single) == ["succeeded"]
+    assert (service.state(last), service.value("select count(*) from tensile.gang_turns")) == ("running", 0)
+    assert "training" not in states()
+    reason = "select detail ->> 'reason' from tensile.job_events where job_id = %s and kind = 'requeued' limit 1"
+    assert "not got memory while others held theirs" in service.value(reason, together)
+    service.value("update tensile.jobs set cancel_requested = true where job_id = %s returning 1", last)
+    assert service.until_ended(together) == ["succeeded"]
+    assert service.value("select faults from tensile.jobs where job_id = %s", together) == 0
     check_clean(service)
 
 

@@ -46,7 +46,8 @@ from .retrying_session import RetryingSession
 
 log = logging.getLogger("trainer")
 
-MEETING_S = 600.0  # ranks that have memory wait for each other for less: take_back_gangs ends that
+MEETING_S = 600.0  # for values that others compute before they ask for memory
+CONNECTING_S = 60.0  # once all have memory
 CAUSE_S = 10.0  # time in which the controller of a lost rank says why it is lost
 _PAUSE_S = 0.1
 _SNAPSHOT, _SECRET, _AGREEMENT, _DIVIDES = "snapshot", "secret", "agreement", "divides the state"
@@ -124,19 +125,20 @@ class GangRank:
     def await_others(self) -> None:
         """Wait until all ranks have captured the step. Until then this rank asks for no memory."""
         self._enter(RankState.PREPARED, divides_state=self.share.divides_state)
-        waiting = (RankState.OFFERED, RankState.PREPARING)
-        while any(state in waiting for state in self._states()):
-            self._give_sign()
-            time.sleep(_PAUSE_S)
+        self._await_states(*(state for state in RankState if state not in (RankState.OFFERED, RankState.PREPARING)))
 
     def meet(self) -> RankGroup:
-        """Connect to all other ranks as soon as they have memory, too."""
+        """Connect to all other ranks as soon as they have memory, too.
+
+        The catalog gives the attempt back if they do not get any soon (tensile.take_back_gangs).
+        """
         self._enter(RankState.ADMITTED)
+        self._await_states(RankState.ADMITTED, RankState.TRAINING)
         group = join_ranks(
             self._store,
             self.share,
             attempt=self._attempt,
-            meeting_s=MEETING_S,
+            meeting_s=CONNECTING_S,
             timeout_s=self._settings.rank_timeout_s,
             address=self._settings.rank_address,
         )
@@ -178,6 +180,11 @@ class GangRank:
     def finish(self) -> None:
         """Record that this rank has trained all epochs. From then on the job needs no more of it."""
         self._enter(RankState.FINISHED)
+
+    def _await_states(self, *expected: RankState) -> None:
+        while not set(self._states()) <= set(expected):
+            self._give_sign()
+            time.sleep(_PAUSE_S)
 
     def _await_cause(self, error: RankLostError) -> NoReturn:
         until_s = time.monotonic() + CAUSE_S

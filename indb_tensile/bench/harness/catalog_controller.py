@@ -26,7 +26,7 @@ from indb_tensile.errors import InvariantError, LostClaimError
 from indb_tensile.job import ClaimedJob, ClaimToken, JobId, Phase
 from indb_tensile.scheduler.admission.admission_orders import RequeueJob
 from indb_tensile.scheduler.admission.events import ClaimLoss, Finish, IdleDevice, QueueChange, Tick
-from indb_tensile.scheduler.admission.pool import Pool, TrainerId
+from indb_tensile.scheduler.admission.pool import Pool, Sharing, TrainerId
 from indb_tensile.scheduler.admission.trainer_assignment import claim_blocker
 
 Result = TypeVar("Result")
@@ -59,6 +59,7 @@ class CatalogController(TraceController):
             lease_s=LEASE_S,
             slots=pool.max_jobs,
             entering=pool.entering_jobs,
+            makes_way=pool.sharing is Sharing.COMPLETION,
             session=session,
         )
         self._membership = WorkerRegistration(records, session.clock)
@@ -131,6 +132,8 @@ class CatalogController(TraceController):
                 super().train(job, plan)
             return
         self._write(job, partial(ranks.enter_state, state=RankState.ADMITTED))
+        if self._write(job, ranks.states) is None:
+            return  # it was given back meanwhile, as the next heartbeat says
         attempt.admit(self.now_s)
         if attempt.is_complete:
             attempt.trains = True

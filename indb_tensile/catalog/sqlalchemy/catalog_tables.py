@@ -202,6 +202,7 @@ workers = Table(
     Column("device_name", Text),
     Column("service_address", Text),
     Column("service_host_name", Text),
+    Column("makes_way", Boolean, nullable=False),
 )
 
 jobs = Table(
