@@ -87,14 +87,14 @@ def run_attack(connection: Connection, role: str, attack: Attack, before: State)
         messages.append(f"{diagnostic.message_primary} {diagnostic.message_detail} {diagnostic.message_hint}")
 
     connection.add_notice_handler(collect)
+    begin = f"begin; set local session authorization {role};"
+    # A wait has to be ended. Any other statement ends by itself, however slow the machine is.
+    if "wait" in attack.target:
+        begin += " set local statement_timeout = '500ms';"
     try:
         with _rolled_back(connection):
-            connection.execute(f"set local session authorization {role}")
-            # A wait has to be ended. Any other statement ends by itself, however slow the machine is.
-            if "wait" in attack.target:
-                connection.execute("set local statement_timeout = '500ms'")
             try:
-                count, answer = _answer(connection, attack)
+                count, answer = _answer(connection, begin, attack)
             except psycopg.Error as error:
                 messages.append(str(error) + str(error.diag.context or ""))
                 denied = isinstance(error, psycopg.errors.InsufficientPrivilege)
@@ -105,16 +105,16 @@ def run_attack(connection: Connection, role: str, attack: Attack, before: State)
                     message=f"{error.sqlstate} {error}",
                     leaked=_leaks(attack, messages),
                 )
-            connection.execute("reset session authorization; set local statement_timeout = 0")
-            after = State.now(connection) if _has_written(connection) else before
+            attacker, has_written, locks = _effects(connection, role)
+            after = State.now(connection) if has_written else before
             return AttackReport(
                 attack=attack,
                 outcome=Outcome.ROWS if count else Outcome.NOTHING,
                 leaked=_leaks(attack, [*messages, answer]),
                 lost=tuple(sorted({table for table, digest in before.rows.keys() - after.rows.keys()})),
-                given_away=_given_away(connection, role, before, after),
+                given_away=_given_away(attacker, before, after),
                 redefined=after.definitions != before.definitions,
-                locks=_locks(connection),
+                locks=locks,
             )
     finally:
         connection.remove_notice_handler(collect)
@@ -122,28 +122,48 @@ def run_attack(connection: Connection, role: str, attack: Attack, before: State)
 
 @contextmanager
 def _rolled_back(connection: Connection) -> Iterator[None]:
-    connection.execute("begin")
     try:
         yield
     finally:
         connection.execute("rollback")
 
 
-def _has_written(connection: Connection) -> bool:
-    """Return whether the transaction may have changed anything: then PostgreSQL has given it an identifier."""
-    row = connection.execute("select pg_current_xact_id_if_assigned() is not null").fetchone()
-    assert row is not None
-    return bool(row[0])
+_EFFECTS = """
+reset session authorization; set local statement_timeout = 0;
+select '{role}'::regrole::oid::bigint, pg_current_xact_id_if_assigned() is not null,
+       array(select c.oid::regclass || ' ' || l.mode
+               from pg_locks as l join pg_class as c on c.oid = l.relation
+               join pg_namespace as n on n.oid = c.relnamespace
+              where l.pid = pg_backend_pid() and n.nspname = 'tensile' and c.relkind in ('r', 'p')
+                and l.mode not in ('AccessShareLock', 'RowShareLock', 'RowExclusiveLock'))"""
 
 
-def _answer(connection: Connection, attack: Attack) -> tuple[int, str]:
-    """Return how many rows the statement returned or changed, and the text of its answer."""
+def _effects(connection: Connection, role: str) -> tuple[int, bool, frozenset[str]]:
+    """Become the superuser again. Return the attacker's oid, whether the transaction may have changed anything, and
+    its locks. PostgreSQL has given a transaction that changes something an identifier.
+    """
+    with connection.cursor() as cursor:
+        _execute_all(cursor, _EFFECTS.format(role=role))
+        ((attacker, has_written, locks),) = cursor.fetchall()
+    return attacker, has_written, frozenset(locks)
+
+
+def _execute_all(cursor: psycopg.Cursor[Any], statements: str) -> None:
+    """Execute several statements at once: thousands of attacks wait for the server. Only the last one's rows stay."""
+    cursor.execute(statements.encode(), prepare=False)
+    while cursor.nextset():
+        pass
+
+
+def _answer(connection: Connection, begin: str, attack: Attack) -> tuple[int, str]:
+    """Begin the transaction. Return how many rows the statement returned or changed, and the text of its answer."""
     with connection.cursor() as cursor:
         if attack.kind == "copy":
+            connection.execute(begin.encode(), prepare=False)
             with cursor.copy(attack.statement.encode()) as copy:
                 data = b"".join(bytes(part) for part in copy)
             return int(len(data) > _EMPTY_COPY_BYTES), data.decode("utf-8", "replace")
-        cursor.execute(attack.statement.encode())
+        _execute_all(cursor, f"{begin} {attack.statement}")
         if cursor.description is None:
             return max(0, cursor.rowcount), ""
         rows = cursor.fetchall()
@@ -160,19 +180,6 @@ def _leaks(attack: Attack, answers: list[str]) -> frozenset[tuple[str, str]]:
     return frozenset(secret for answer in answers for secret in _SECRET.findall(answer) if secret not in named)
 
 
-def _given_away(connection: Connection, role: str, before: State, after: State) -> tuple[str, ...]:
-    row = connection.execute("select %s::regrole::oid::bigint", (role,)).fetchone()
-    assert row is not None
+def _given_away(attacker: int, before: State, after: State) -> tuple[str, ...]:
     new = {key: owner for key, owner in after.rows.items() if key not in before.rows and owner is not None}
-    return tuple(sorted({table for (table, _), owner in new.items() if owner != row[0]}))
-
-
-def _locks(connection: Connection) -> frozenset[str]:
-    rows = connection.execute(
-        """select c.oid::regclass || ' ' || l.mode
-             from pg_locks as l join pg_class as c on c.oid = l.relation
-             join pg_namespace as n on n.oid = c.relnamespace
-            where l.pid = pg_backend_pid() and n.nspname = 'tensile' and c.relkind in ('r', 'p')
-              and l.mode not in ('AccessShareLock', 'RowShareLock', 'RowExclusiveLock')"""
-    ).fetchall()
-    return frozenset(row[0] for row in rows)
+    return tuple(sorted({table for (table, _), owner in new.items() if owner != attacker}))
