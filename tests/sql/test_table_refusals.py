@@ -7,6 +7,7 @@ from .conftest import Connection, Refused, refused, value
 pytestmark = pytest.mark.postgres
 
 
+@pytest.mark.shares_database
 @pytest.mark.parametrize(
     ("table", "error"),
     [
@@ -92,11 +93,12 @@ pytestmark = pytest.mark.postgres
     ],
 )
 def test_table_that_cannot_be_learned_from_is_refused(alice: Connection, table: str, error: Refused) -> None:
-    alice.execute(f"{table}; grant select on t to tensile_reader".encode())
+    with alice.transaction(force_rollback=True):
+        alice.execute(f"{table}; grant select on t to tensile_reader".encode())
+        assert refused(alice, "select tensile_train('m', 't')") == error
 
-    assert refused(alice, "select tensile_train('m', 't')") == error
 
-
+@pytest.mark.shares_database
 def test_missing_table_is_refused(alice: Connection) -> None:
     error = refused(alice, "select tensile_train('m', 'nowhere')")
 
@@ -151,13 +153,14 @@ def test_error_names_every_partition_that_the_trainers_role_may_not_read(alice: 
     assert value(alice, "select tensile_train('m', 't')") > 0
 
 
+@pytest.mark.shares_database
 @pytest.mark.parametrize(
     "relation", ["create index t on iris (petal)", "create sequence t", "create type t as (a real, y int)"]
 )
 def test_relation_without_rows_of_its_own_is_refused(alice: Connection, relation: str) -> None:
-    alice.execute(relation.encode())
-
-    error = refused(alice, "select tensile_train('m', 't')")
+    with alice.transaction(force_rollback=True):
+        alice.execute(relation.encode())
+        error = refused(alice, "select tensile_train('m', 't')")
 
     assert (error.sqlstate, error.hint) == ("42809", "Name the table that holds the rows to train on.")
 

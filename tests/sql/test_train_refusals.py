@@ -365,6 +365,7 @@ def test_second_definition_of_a_model_is_refused(alice: Connection) -> None:
     )
 
 
+@pytest.mark.shares_database
 def test_unknown_layer_is_refused(alice: Connection) -> None:
     error = refused(
         alice,
@@ -378,6 +379,7 @@ def test_unknown_layer_is_refused(alice: Connection) -> None:
     )
 
 
+@pytest.mark.shares_database
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

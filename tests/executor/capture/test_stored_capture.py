@@ -25,6 +25,7 @@ WITH_CONSTANTS = ("constant",)  # their steps hold values that the key does not 
 STORABLE_KINDS = [case for case in DAILY_KINDS if case.values[0] not in WITH_CONSTANTS]
 
 
+@pytest.mark.by_day("cnn", "transformer", "tied")
 @pytest.mark.parametrize("kind", STORABLE_KINDS)
 def test_steps_are_read_back_unchanged(kind: str) -> None:
     steps = captured(kind)

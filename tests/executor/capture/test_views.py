@@ -206,7 +206,7 @@ def test_a_write_to_a_view_that_repeats_or_leaves_out_elements_is_refused(
     assert refused.value.hint.startswith("Clone the view before you write to it")
 
 
-@pytest.mark.by_day("scatter_add", "triu")
+@pytest.mark.by_day("scatter_add")
 @pytest.mark.parametrize(
     "write",
     [
@@ -226,6 +226,7 @@ def test_a_write_whose_new_value_would_have_another_order_in_memory_is_refused(
     assert prepared(_Applied(lambda hidden: write(hidden[1:])))
 
 
+@pytest.mark.by_day("values")
 @pytest.mark.parametrize(
     "module",
     [

@@ -54,6 +54,7 @@ def test_latency_of_a_wait_is_the_time_of_its_exchange_which_a_recording_shows()
         assert all(event.end_ns > event.start_ns for event in shown[EventKind.EXCHANGE])
 
 
+@pytest.mark.by_day("2")
 @pytest.mark.parametrize("sample_every", [1, 2])
 def test_step_that_exchanges_with_nobody_is_timed(sample_every: int) -> None:
     job = job_of("mlp", 0, SGD, Passes(micro_batch_size=4))
