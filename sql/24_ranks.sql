@@ -7,8 +7,8 @@
 --
 -- A gang needs a place and memory on all its devices at once, and single jobs could take each as soon as it is free. So a
 -- gang that has waited for a minute gets turns. In a turn as many workers as it needs claim no other job until it trains.
--- A turn begins only when these devices are foretold to be free within its length, and is at most twice as long as the
--- gang has waited since its last turn. So single jobs are held back for a bounded part of the time, and in vain only where
+-- If it has lacked memory before, a turn begins only when these devices are foretold to be free within its length. A turn
+-- is at most twice as long as the gang has waited since its last turn. So single jobs are held back for a bounded part of the time, and in vain only where
 -- a forecast is wrong. Where forecasts are too short, each turn is twice as long as the one before. So a gang waits for a
 -- small multiple of the time in which its devices end their jobs.
 --
@@ -108,6 +108,18 @@ comment on function tensile.device_drains() is
   'returns for each worker the seconds until those of its running jobs have ended that do not leave the device for a rank '
   'that waits for memory';
 
+-- Most devices have memory for one more job, with a slower plan, and lack a place only. So the devices of a gang need not
+-- be free before it was given back because a rank had no memory. The table has few events of one job.
+create function tensile.has_lacked_memory(job bigint) returns boolean
+  language sql stable
+  set search_path = pg_catalog, pg_temp
+as $$
+  select exists (select from tensile.job_events as e
+                  where e.job_id = has_lacked_memory.job and e.kind = 'requeued' and e.detail ->> 'lacks' = 'memory')
+$$;
+comment on function tensile.has_lacked_memory(bigint) is
+  'returns whether a job for several devices was given back because one of them had no memory for it';
+
 create function tensile.waiting_gangs() returns setof tensile.jobs
   language sql stable rows 5
   set search_path = pg_catalog, pg_temp
@@ -144,14 +156,15 @@ as $$
        and w.version = tensile.catalog_version()
        and ((job).needs_bytes is null or d.budget_bytes >= (job).needs_bytes)
   ), chosen as (
-    select a.worker_id, a.drain_s from able as a where a.alike >= (job).devices
+    select a.worker_id, case when tensile.has_lacked_memory((job).job_id) then a.drain_s else 0 end as drain_s
+      from able as a where a.alike >= (job).devices
      order by a.alike desc, a.device, a.drain_s, a.accepts desc, a.work_s, a.worker_id limit (job).devices
   )
   select array_agg(c.worker_id order by c.worker_id), max(c.drain_s) from chosen as c
 $$;
 comment on function tensile.turn_workers(tensile.jobs) is
   'returns the workers that hold back other jobs in a turn of this job, and the seconds until their devices are free for '
-  'it; null if there are not enough';
+  'it, which they need not be before it has lacked memory; null if there are not enough';
 
 create function tensile.turn_is_ready(job tensile.jobs) returns boolean
   language sql stable
@@ -352,7 +365,8 @@ as $$
            format('all ranks to start at once, since %s had %s', string_agg('rank ' || r.rank, ' and ' order by r.rank),
                   case when bool_or(r.state = 'offered') then 'found no device'
                        when bool_or(u.holds) then 'not got memory while others held theirs'
-                       else 'not got memory' end) as reason
+                       else 'not got memory' end) as reason,
+           case when bool_or(r.state = 'offered') then 'device' else 'memory' end as lacks
       from tensile.job_ranks as r
       join tensile.job_ranks as lead on lead.job_id = r.job_id and lead.rank = 0
       join tensile.workers as w on w.worker_id = lead.worker_id
@@ -365,10 +379,10 @@ as $$
      where j.job_id = any (array(select l.job_id from late as l)) and j.state in ('starting', 'running')
        for no key update of j skip locked
   ), free as (
-    select locked.job_id, late.reason from locked join late on late.job_id = locked.job_id
+    select locked.job_id, late.reason, late.lacks from locked join late on late.job_id = locked.job_id
   ), events as (
     insert into tensile.job_events (job_id, kind, detail)
-    select f.job_id, 'requeued', jsonb_build_object('reason', f.reason) from free as f
+    select f.job_id, 'requeued', jsonb_build_object('reason', f.reason, 'lacks', f.lacks) from free as f
   )
   update tensile.jobs as j
      set state = case when j.cancel_requested then 'cancelled' else 'queued' end::tensile.job_state,
@@ -386,6 +400,7 @@ comment on function tensile.take_back_gangs(double precision) is
 
 revoke execute on function tensile.incomplete_gang(), tensile.gang_devices(bigint, bigint),
   tensile.most_gang_devices(bigint), tensile.gang_words(bigint, integer, bigint), tensile.offer_ranks(tensile.jobs),
-  tensile.accepting_devices(bigint, bigint), tensile.holds_back(bigint), tensile.device_drains(), tensile.waiting_gangs(),
+  tensile.accepting_devices(bigint, bigint), tensile.holds_back(bigint), tensile.device_drains(),
+  tensile.has_lacked_memory(bigint), tensile.waiting_gangs(),
   tensile.turn_workers(tensile.jobs), tensile.turn_is_ready(tensile.jobs), tensile.keep_turns(),
   tensile.accept_rank(bigint), tensile.may_prepare(bigint, oid), tensile.take_back_gangs(double precision) from public;

@@ -208,7 +208,7 @@ grant execute on function tensile.back_off(integer), tensile.claim_job(bigint, o
   tensile.offer_ranks(tensile.jobs), tensile.accept_rank(bigint), tensile.may_prepare(bigint, oid),
   tensile.take_back_gangs(double precision),
   tensile.most_gang_devices(bigint), tensile.accepting_devices(bigint, bigint), tensile.holds_back(bigint),
-  tensile.device_drains(), tensile.waiting_gangs(), tensile.turn_workers(tensile.jobs),
+  tensile.device_drains(), tensile.has_lacked_memory(bigint), tensile.waiting_gangs(), tensile.turn_workers(tensile.jobs),
   tensile.turn_is_ready(tensile.jobs), tensile.keep_turns(),
   tensile.useful_devices(bigint, bigint), tensile.asked_devices(tensile.jobs), tensile.batch_parts(tensile.jobs),
   tensile.fit_gangs()

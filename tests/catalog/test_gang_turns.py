@@ -188,6 +188,14 @@ def keep_device(connection: psycopg.Connection[Any], workers: Sequence[WorkerId]
     connection.execute("update tensile.workers set makes_way = false where worker_id = any(%s)", (list(workers),))
 
 
+def lack_memory(connection: psycopg.Connection[Any], job: JobId) -> None:
+    """Record that the job was given back because a rank had no memory."""
+    connection.execute(
+        "insert into tensile.job_events (job_id, kind, detail) values (%s, 'requeued', '{\"lacks\": \"memory\"}')",
+        (job,),
+    )
+
+
 @pytest.mark.parametrize(
     ("left_s", "makes_way", "turn"),
     [(60, False, 120), (150, False, 225), (200, False, 240), (250, False, None), (250, True, 120)],
@@ -201,6 +209,7 @@ def test_turn_is_as_long_as_its_devices_need_and_does_not_begin_while_they_need_
     if not makes_way:
         keep_device(connection, workers)
     gang = long_waiting(connection)
+    lack_memory(connection, gang)
     single = enqueue(connection)
     finish(connection, running[0])
     claimed = jobs.claim_job(connection, workers[0])
@@ -212,12 +221,25 @@ def test_turn_is_as_long_as_its_devices_need_and_does_not_begin_while_they_need_
         assert claimed is None
 
 
+def test_turn_of_a_gang_that_has_not_lacked_memory_begins_while_its_devices_are_not_free_for_long(
+    connection: psycopg.Connection,
+) -> None:
+    workers, running = crowded(connection)
+    for one in running:
+        training(connection, one, 9000)
+    keep_device(connection, workers)
+    gang = long_waiting(connection)
+    finish(connection, running[0])
+    assert jobs.claim_job(connection, workers[0]) is None
+    assert turns(connection) == [(gang, 1, 120, True)]
+
+
 def test_gang_whose_devices_are_free_soon_has_its_turn_before_an_older_one(connection: psycopg.Connection) -> None:
     workers, running = crowded(connection, workers=3)
     for one, left_s in zip(running, (10, 10, 9000), strict=True):
         training(connection, one, left_s)
     keep_device(connection, workers)
-    long_waiting(connection, devices=3)
+    lack_memory(connection, long_waiting(connection, devices=3))
     younger = long_waiting(connection, devices=2)
     jobs.claim_job(connection, workers[2])
     assert turns(connection) == [(younger, 1, 120, True)]

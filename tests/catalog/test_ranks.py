@@ -221,6 +221,7 @@ def test_gang_without_any_memory_goes_back_after_four_times_as_long(connection: 
     pass_time(connection, PATIENCE_S + 1)
     assert ranks.take_back_gangs(connection, PATIENCE_S) == (job,)
     assert waits_for(connection, job) == ("all ranks to start at once, since rank 0 and rank 1 had not got memory")
+    assert connection.execute("select tensile.has_lacked_memory(%s)", (job,)).fetchone() == (True,)
 
 
 def test_gang_of_which_all_ranks_have_memory_does_not_go_back(connection: psycopg.Connection) -> None:
