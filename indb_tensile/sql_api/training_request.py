@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable, Sequence
 
-from ..errors import RequestError
 from ..request.anomaly_rules import check_anomaly
 from ..request.copyable_relation import counting
 from ..request.estimator_rules import check_ensemble, check_estimator, check_targets_of_estimator, refuse_plan
@@ -112,11 +111,6 @@ def explain(plpy: Plpy, request: Json) -> Json:
     check_depends_on(request.get("depends_on"))
     spec, table, part_tables = _resolve(plpy, request)
     refuse_plan(spec["architecture"])
-    if spec.get("devices", 1) > 1:
-        hint = (
-            "Leave devices out. With several devices, each needs less memory for activations than one device alone."
-        )
-        raise RequestError(f"devices is {spec['devices']}, and tensile_explain foretells one device", hint=hint)
     training_arguments.priority(request)
     with naming_features(plpy, table, spec.get("transform")), callers_path(plpy, _search_path(request)):
         columns, rows = read_statistics(plpy, table, spec)

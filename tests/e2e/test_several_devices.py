@@ -172,6 +172,19 @@ def test_fast_sum_trains_within_its_plans_to_the_same_bits_each_time(
     with service.database.connect("demo") as demo:
         shown = demo.execute("select hyperparams ->> 'reduce' from tensile_training_info('gang')").fetchall()
     assert shown == [("fast",)] * 2
+    asked = {"model": "gang", "network": NETWORK, "hyperparams": json.dumps(HYPERPARAMS | {"reduce": "fast"})}
+    with service.database.connect("demo") as demo:
+        explained = demo.execute(
+            "select starts_now, note from tensile_explain(%(model)s, 'digits', devices => 3,"
+            " architecture => %(network)s, hyperparams => %(hyperparams)s)",
+            asked,
+        ).fetchall()
+    assert [starts_now for starts_now, _ in explained] == [None] * 3
+    assert re.match(
+        r'each of 3 devices sends about \S+ kB to the others in an iteration, in 1 exchange \("reduce": "fast"\); '
+        r"\S+ of \S+ ms of the gradients' exchange are foretold to run beside computation; ",
+        explained[-1][1],
+    )
     kinds = {kind for (kind,) in service.connection.execute("select kind from tensile.job_events").fetchall()}
     assert not kinds & {"memory_corrected", "interrupted"}
     check_clean(service)

@@ -104,10 +104,8 @@ def test_a_worker_cannot_add_a_trial_that_is_another_training(alice: Connection,
         assert refused(worker, statement, number, Jsonb(own)).sqlstate == "22023"
 
 
-def test_search_and_explanation_of_several_devices_are_refused(alice: Connection) -> None:
+def test_search_on_several_devices_is_refused(alice: Connection) -> None:
     with pytest.raises(psycopg.Error, match="devices is 2, and each trial of a search trains on one device"):
         search(alice, more="trials => 4, devices => 2")
-    with pytest.raises(psycopg.Error, match="devices is 2, and tensile_explain foretells one device"):
-        alice.execute("select * from tensile_explain('m', 'iris', 'species', devices => 2)")
     with pytest.raises(psycopg.Error, match='"reduce" is fast, and one device trains'):
         search(alice, space='{"reduce": {"choices": ["exact", "fast"]}}', more="trials => 2")

@@ -12,6 +12,8 @@ from typing import Any
 from indb_tensile import config
 from indb_tensile.device import hardware
 from indb_tensile.device.backend import uploads_ahead
+from indb_tensile.executor.capture.passes import WHOLE, Passes
+from indb_tensile.executor.capture.rank_share import RankShare, Reduce, divide_parts
 from indb_tensile.executor.capture.step_capture import CapturedStep, capture_evaluation, capture_training
 from indb_tensile.executor.latency.latency_predictor import Predictor, predict_latencies
 from indb_tensile.job import JobId
@@ -29,6 +31,7 @@ from indb_tensile.scheduler.trade_offs import trade_offs
 from indb_tensile.sizes import size
 
 from ..captured_steps import optimizer_settings
+from .exchange_outline import ExchangeOutline
 from .length_costs import LengthCosts
 from .requests import Explain
 from .training_outline import TrainingOutline, outline
@@ -135,7 +138,8 @@ class Explainer:
         """
         network = self._network(request.spec.architecture, request.owner_oid)
         training = outline(request.spec, request.columns, request.rows, request.shares, network)
-        steps = _capture_graphs(training)
+        share = _share(training, request.spec.devices)
+        steps = _capture_graphs(training, share)
         measured = self._measured(_signatures(steps))
         predictor = self._predictor()
         workload = _workload(steps, measured, predictor)
@@ -154,13 +158,20 @@ class Explainer:
             self._row(workload, outcome, room, against, own) for outcome, own in zip(outcomes, costs, strict=True)
         ]
         own = rows[-1]
-        start = None
-        if own["iteration_ms"] is not None:
+        start, exchanged = None, ""
+        if share is not None:
+            plan = outcomes[-1].answer
+            forecast = None if isinstance(plan, Infeasible) else plan.forecast
+            exchanged = ExchangeOutline.of(steps[0], workload.latency_ns[0], forecast, share, measured).text
+            for row in rows:
+                row["starts_now"] = row["starts_now"] and None  # the other devices are not known here
+        elif own["iteration_ms"] is not None:
             start = self._foretold(training, workload, request.owner_oid, outlook)
         if start is not None:
             own["starts_now"] = start.starts
         notes = (
             own["note"] if start is None else _start_text(start),
+            exchanged,
             "" if costs[-1] is None else costs[-1].text,
             self._upload_text(workload, outcomes[-1].answer),
             _coverage(steps, measured, predictor),
@@ -311,19 +322,34 @@ def _sum(*values: float | None) -> float | None:
     return sum(known) if len(known) == len(values) else None
 
 
-def _capture_graphs(training: TrainingOutline) -> tuple[CapturedStep, ...]:
+def _share(training: TrainingOutline, devices: int) -> RankShare | None:
+    """Return the share of rank 0 if several devices train. Raises RequestError if a batch has too few parts for them.
+
+    If the request leaves the division of the optimizer's state to rank 0, each device keeps the whole state here.
+    """
+    if devices == 1:
+        return None
+    settings = training.settings
+    passes = Passes(micro_batch_size=settings.micro_batch_size, precision=settings.precision)
+    divide_parts(len(passes.parts(training.batches[0])), devices)
+    return RankShare(rank=0, ranks=devices, reduce=Reduce(settings.reduce), divides_state=settings.zero_stage == 1)
+
+
+def _capture_graphs(training: TrainingOutline, share: RankShare | None) -> tuple[CapturedStep, ...]:
     """Capture the graphs of the job in its order (worker/captured_steps.py).
 
     These are each size of training step, that of each shorter length, and the validation passes of all lengths.
+    With a `share`, training steps are those of one of several devices.
     """
     module, loss, optimizer = training.module, training.loss, optimizer_settings(training.settings)
+    passes = WHOLE if share is None else Passes(micro_batch_size=training.settings.micro_batch_size)
     missing = () if training.texts is None else training.texts.missing
     shorter = [training.batch(training.batches[0], own) for own in missing]
     trained = [*map(training.batch, training.batches), *shorter]
     validated = [*shorter, training.batch(training.batches[0])]
     return (
-        *(capture_training(module, loss, *batch, optimizer) for batch in trained),
-        *(capture_evaluation(module, loss, *batch, optimizer) for batch in validated),
+        *(capture_training(module, loss, *batch, optimizer, passes, share) for batch in trained),
+        *(capture_evaluation(module, loss, *batch, optimizer, share) for batch in validated),
     )
 
 
