@@ -109,11 +109,11 @@ def test_directory_of_the_variable_is_used(checkout: Path, open_directory: Path)
 @as_root
 def test_unsuitable_directory_of_the_variable_is_refused(open_directory: Path, tensile: Tensile) -> None:
     (open_directory / "closed").mkdir(mode=0o700)
-    done = tensile.with_variables(TENSILE_STATE_DIR=str(open_directory / "closed" / "state"))("up")
+    done = tensile.with_variables(TENSILE_STATE_DIR=str(open_directory / "closed" / "state")).run_in_process("up")
     assert done.code == 4
     assert f"the system user postgres, who runs PostgreSQL, cannot enter {open_directory}/closed/state" in done.err
     assert "name another directory with TENSILE_STATE_DIR" in done.err
-    done = tensile.with_variables(TENSILE_STATE_DIR=str(open_directory / ("d" * 100)))("up")
+    done = tensile.with_variables(TENSILE_STATE_DIR=str(open_directory / ("d" * 100))).run_in_process("up")
     assert done.code == 4
     assert "would have more than 107 bytes" in done.err
 
@@ -142,7 +142,7 @@ def test_directory_of_another_system_user_is_refused_and_not_changed(
     foreign_directory = open_directory / "theirs"
     (foreign_directory / "data").mkdir(parents=True)
     os.chown(foreign_directory, nobody.pw_uid, nobody.pw_gid)
-    done = tensile.with_variables(TENSILE_STATE_DIR=str(foreign_directory))(*arguments)
+    done = tensile.with_variables(TENSILE_STATE_DIR=str(foreign_directory)).run_in_process(*arguments)
     assert done.code == 3
     assert done.err.startswith(
         f"tensile: the state directory {foreign_directory} belongs to the system user nobody\n  hint: "
@@ -159,7 +159,7 @@ def test_symbolic_link_to_an_own_directory_is_accepted(open_directory: Path) -> 
 
 def test_file_instead_of_the_directory_is_refused(open_directory: Path, tensile: Tensile) -> None:
     (open_directory / "state").touch()
-    done = tensile("up")
+    done = tensile.run_in_process("up")
     assert done.code in {4, 71}
     assert str(open_directory / "state") in done.err
 
