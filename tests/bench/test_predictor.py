@@ -63,6 +63,8 @@ def test_each_network_is_evaluated_by_its_new_operators(report_rows: list[dict[s
     assert sum(count for count in kinds.values()) == 100
 
 
+# By day tests/executor/latency/test_latency_predictor.py predicts latencies of unseen operators.
+@pytest.mark.nightly
 def test_learnable_latencies_are_predicted_better_than_by_the_estimate(report_rows: list[dict[str, Any]]) -> None:
     row = next(row for row in report_rows if row.get("network") == "all")
     for learned in ("r2", "r2_survey", "r2_linear"):
@@ -71,6 +73,7 @@ def test_learnable_latencies_are_predicted_better_than_by_the_estimate(report_ro
     assert row["r2_crowded"] > 0.95 > row["r2_crowded_untold"]
 
 
+@pytest.mark.nightly
 def test_the_last_row_has_the_cost_of_predicting_a_graph(report_rows: list[dict[str, Any]]) -> None:
     cost = report_rows[-1]
     assert (cost["graph_operators"], cost["graph_distinct"], cost["samples"]) == (10_000, 120, 740)

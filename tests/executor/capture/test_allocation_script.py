@@ -11,30 +11,23 @@ from hypothesis import strategies as st
 from indb_tensile.executor.capture.allocation_script import Allocation, AllocationScript
 from tests.device.preloaded import ask
 from tests.executor.conftest import prepared
-from tests.nightly import nightly_unless
 
-DAILY_KINDS = ("cnn", "lstm")
-NIGHTLY_KINDS = ("mlp", "transformer", "regression")
-
-
-@pytest.fixture(scope="module")
-def answers() -> dict[str, Any]:
-    return ask("tests.executor.capture.script_process", *DAILY_KINDS)
+PROCESS = "tests.executor.capture.script_process"
+KINDS = ("cnn", "lstm", "mlp", "transformer", "regression")
 
 
 @pytest.fixture(scope="module")
-def nightly_answers() -> dict[str, Any]:
-    return ask("tests.executor.capture.script_process", *NIGHTLY_KINDS)
+def answers_of_models() -> dict[str, Any]:
+    return ask(PROCESS, *KINDS)
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("kind", nightly_unless(lambda kind: kind in DAILY_KINDS, (*DAILY_KINDS, *NIGHTLY_KINDS)))
+@pytest.mark.parametrize("kind", KINDS)
 def test_every_operator_repeats_exactly_and_its_workspace_is_its_scripts(
-    request: pytest.FixtureRequest, kind: str
+    answers_of_models: dict[str, Any], kind: str
 ) -> None:
-    answers = request.getfixturevalue("answers" if kind in DAILY_KINDS else "nightly_answers")
     _, steps = prepared(kind)  # calibrated in this process, by torch's own count of its allocations
-    models = answers["models"][kind]
+    models = answers_of_models["models"][kind]
     assert len(models) == len(steps)
     for in_arena, step in zip(models, steps, strict=True):
         assert (in_arena["steady"], in_arena["same again"]) == (True, True)
@@ -45,8 +38,8 @@ def test_every_operator_repeats_exactly_and_its_workspace_is_its_scripts(
         assert all(measured >= bound for measured, bound in zip(in_arena["workspaces"], least, strict=True))
 
 
-def test_memory_that_the_first_run_allocates_permanently_belongs_to_no_script(answers: dict[str, Any]) -> None:
-    assert answers["setting_up"] == {
+def test_memory_that_the_first_run_allocates_permanently_belongs_to_no_script() -> None:
+    assert ask(PROCESS)["setting_up"] == {
         "repeats": [True, [2000], 0],
         "sets up": [True, [2000], 1],  # as cuBLAS allocates its workspace
         "never": [False, [12, 2000], 3],

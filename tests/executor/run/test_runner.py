@@ -88,7 +88,7 @@ PASSES = [
 DAILY_PASSES = [("cnn", IN_PARTS), ("lstm", IN_PARTS), ("cnn", IN_HALF), ("mlp", IN_BOTH)]
 
 
-@pytest.mark.by_day("mlp-4-bfloat16", "lstm-3-torch")
+@pytest.mark.by_day("mlp-4-bfloat16")
 @pytest.mark.parametrize(
     ("kind", "passes"),
     nightly_unless(lambda case: case in DAILY_PASSES, PASSES),
