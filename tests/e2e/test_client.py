@@ -145,7 +145,7 @@ def test_hostile_names_and_values_are_only_names_and_values(client: Tensile, run
         demo.execute("""grant select on "Odd "".%s; name" to tensile_reader""")
     odd = reflected(running.database, 'Odd ".%s; name')
     filtered = select(odd).where(odd.c["a 'b' %"] == "x'%", odd.c.id < 25)
-    client.train("odd", filtered, target="y", exclude=["id"], hyperparams={"epochs": 1}).wait(60)
+    client.train("odd", filtered, target="y", exclude=["id"], architecture=SMALL, hyperparams={"epochs": 1}).wait(60)
     assert len(list(client.predict("odd", filtered))) == 24
     assert len(list(client.predict("odd", odd))) == 30
     client.drop("odd")

@@ -27,9 +27,9 @@ select s as store, date '2026-05-01' + d as day, d = 2 as promotion
 create table nile as select 1870 + n as year, 900 + 100 * sin(n) as flow from generate_series(1, 60) as n;
 grant select on sales, nile to tensile_reader"""
 FORECAST = {"time": "day", "series": ["store"], "horizon": 5, "known": ["promotion"], "static": ["area"]}
-TRAIN = (
-    "select tensile_train(%s, %s::regclass, %s, task => 'forecast', forecast => %s, hyperparams => %s, deploy => %s)"
-)
+TRAIN = """
+select tensile_train(%s, %s::regclass, %s, task => 'forecast', forecast => %s, hyperparams => %s, deploy => %s,
+                     architecture => '{"type": "window_mlp", "blocks": 1}')"""
 
 
 def train(demo: psycopg.Connection, model: str, table: str, target: str, forecast: object, **options: object) -> int:
