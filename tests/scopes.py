@@ -70,6 +70,10 @@ TOGETHER = {
         "tests/training/test_learner.py",
         "tests/training/test_capture_files.py",
     ),
+    "the library transformers, whose import takes two seconds": (
+        "tests/learning/test_pretrained.py",
+        "tests/learning/test_network_directory.py",
+    ),
 }
 _SCOPES = {module: scope for scope, modules in TOGETHER.items() for module in modules}
 
