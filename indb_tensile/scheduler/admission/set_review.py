@@ -5,6 +5,8 @@ at least 1 (one job alone). If it stays below by more than `_MARGIN`, the job th
 waits for admission like a new one. The slowdowns that were measured then replace the forecast for all sets of the
 same kind, by the signatures of the jobs' graphs, for `_REMEMBERED_S`: long enough that the set is not formed again
 soon, and short enough that a machine which was busy with other work gets another trial.
+
+A rank of a job that several devices train does not leave: the other devices would wait for it.
 """
 
 from dataclasses import replace
@@ -53,6 +55,8 @@ def _is_undoable(pool: Pool, running: tuple[Member, ...]) -> bool:
     """Return whether a job can leave now, and the set would last for long enough to pay for that."""
     if free_places(pool) < 1 or pool.at(JobStage.PARKING) or not all(m.settled and m.adopted for m in running):
         return False
+    if all(m.job.gang is not None for m in running):
+        return False
     speeds = dict(pool.running_set.speeds)
     lasts_ns = min(m.steps_left * m.alone_ns / max(speeds[m.job.job], 1e-9) for m in running)
     leaving = _gains_least(pool, running)
@@ -81,4 +85,5 @@ def _undo(decision: Decision, running: tuple[Member, ...]) -> None:
 def _gains_least(pool: Pool, running: tuple[Member, ...]) -> Member:
     """Return the job with the least speed relative to alone; of equal ones the lower priority, then the later."""
     speeds = dict(pool.running_set.speeds)
-    return min(running, key=lambda m: (m.job.priority, speeds[m.job.job], -m.job.job))
+    single = [member for member in running if member.job.gang is None]
+    return min(single, key=lambda m: (m.job.priority, speeds[m.job.job], -m.job.job))

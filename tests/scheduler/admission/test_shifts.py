@@ -3,10 +3,11 @@
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from indb_tensile.job import JobId
+from indb_tensile.job import ClaimedRank, ClaimToken, JobId
 from indb_tensile.scheduler.admission.admission_orders import EndMethod, EndTrainer, ParkJob, SendPlans, SetWaitsFor
 from indb_tensile.scheduler.admission.events import (
     Capture,
@@ -264,6 +265,27 @@ def test_a_set_that_is_slower_than_one_job_alone_is_undone_and_not_formed_again(
     controller.finish(first)
     controller.adopt_all()
     assert _stages(controller) == {2: JobStage.RUNNING}
+
+
+@pytest.mark.parametrize(("ranks", "leaves"), [((2,), [0]), ((1, 2), [])], ids=["one rank", "ranks only"])
+def test_no_rank_leaves_a_set_that_is_slower_than_one_job_alone(ranks: tuple[int, ...], leaves: list[int]) -> None:
+    controller = _controller(8, contention=Contention(points=((1, 1.0), (8, 1.0))))
+    trainers = []
+    for number in (1, 2):
+        gang = ClaimedRank(rank=0, ranks=2, attempt_claim=ClaimToken(1000 + number)) if number in ranks else None
+        trainers.append(controller.claim(replace(job(number), gang=gang)))
+        latency_ns = ((_STEP_NS,),)
+        controller.send(
+            Capture(trainer=trainers[-1], graphs=(graph(4),), latency_ns=latency_ns, unknown=0, steps=100_000.0)
+        )
+        controller.adopt_all()
+    leaving: list[TrainerId] = []
+    for _ in range(8):
+        for trainer, slowdown in zip(trainers, (2.5, 3.0), strict=True):
+            slow = replace(measurement(trainer, _STEP_NS), iteration_ns=round(slowdown * _STEP_NS))
+            controller.send(slow)
+            leaving += _leaving(controller)
+    assert leaving[:1] == [trainers[k] for k in leaves]
 
 
 def test_a_set_that_is_as_fast_as_foretold_stays() -> None:
