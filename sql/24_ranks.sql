@@ -345,18 +345,20 @@ comment on function tensile.accept_rank(bigint) is
 -- A gang that is given back starts again after a pause, so that another gang, or another worker, has its turn. A turn in
 -- which it was given back is over.
 --
--- A rank that has memory keeps it from other jobs, so it has that for `patience_s` without all others. If no rank has
--- memory, all ranks only go before other jobs, and need not read the table and capture the step again: they wait for four
--- times as long. In the job's turn, ranks wait until its end.
+-- A rank that has memory keeps it from other jobs, so it has that for `patience_s` without all others. Ranks wait for four
+-- times as long where all their devices make way for them: others leave as soon as they have trained for long enough. They
+-- do, too, if no rank has memory: all only go before other jobs, and need not read the table and capture the step again.
+-- In the job's turn, ranks wait until its end.
 create function tensile.take_back_gangs(patience_s double precision) returns setof bigint
   language sql volatile
   set search_path = pg_catalog, pg_temp
 as $$
   with unmet as (
     select r.job_id, coalesce(min(r.since) filter (where r.state = 'admitted'), max(r.since)) as since,
-           make_interval(secs => case when bool_or(r.state = 'admitted') then 1 else 4 end * take_back_gangs.patience_s) as patience,
+           make_interval(secs => case when bool_or(r.state = 'admitted') and not bool_and(w.makes_way is true) then 1 else 4 end
+                                 * take_back_gangs.patience_s) as patience,
            bool_or(r.state = 'admitted') as holds
-      from tensile.job_ranks as r
+      from tensile.job_ranks as r left join tensile.workers as w on w.worker_id = r.worker_id
      group by r.job_id
     having bool_or(r.state = 'prepared') and not bool_or(r.state in ('offered', 'preparing'))
        and not exists (select from tensile.gang_turns as t where t.job_id = r.job_id and t.ends_at > now())
@@ -395,8 +397,8 @@ as $$
 $$;
 comment on function tensile.take_back_gangs(double precision) is
   'returns gangs to the queue for which not all ranks were accepted within the leader''s lease, or of which some ranks have '
-  'held memory for this long while others waited for theirs, or all have waited for four times as long, unless it is their '
-  'turn; returns the jobs';
+  'held memory for this long while others waited for theirs, or for four times as long if running jobs make way for them or '
+  'none has memory, unless it is their turn; returns the jobs';
 
 revoke execute on function tensile.incomplete_gang(), tensile.gang_devices(bigint, bigint),
   tensile.most_gang_devices(bigint), tensile.gang_words(bigint, integer, bigint), tensile.offer_ranks(tensile.jobs),

@@ -83,7 +83,8 @@ _Result = TypeVar("_Result")
 log = logging.getLogger("controller")
 
 # A rank that has memory waits for so long until the other ranks of its job have some, too; then all give theirs back.
-# Meanwhile no other job gets that memory. In a turn of the job the time is longer (tensile.take_back_gangs).
+# Meanwhile no other job gets that memory. It is longer in a turn of the job, and where running jobs make way for
+# ranks (tensile.take_back_gangs).
 _GANG_PATIENCE_S = 15.0
 
 

@@ -52,6 +52,13 @@ def enter(connection: psycopg.Connection[Any], claimed: list[ClaimedJob], *enter
         ranks.enter_state(connection, one.job, one.claim, rank_state)
 
 
+def keep_jobs_on_devices(connection: psycopg.Connection, worker: int | None = None) -> None:
+    """Let the jobs of this worker, or of all, not leave the device for a rank that waits for memory."""
+    connection.execute(
+        "update tensile.workers set makes_way = false where worker_id = coalesce(%s, worker_id)", (worker,)
+    )
+
+
 def pass_time(connection: psycopg.Connection[Any], seconds: float) -> None:
     """Let time pass for the states of ranks alone."""
     connection.execute("update tensile.job_ranks set since = since - make_interval(secs => %s)", (seconds,))
@@ -185,6 +192,7 @@ def test_gang_that_is_not_accepted_within_the_lease_goes_back_with_its_reason(co
 
 def test_gang_goes_back_if_some_ranks_hold_memory_for_long_while_others_wait(connection: psycopg.Connection) -> None:
     job, workers, claimed = form(connection, 2)
+    keep_jobs_on_devices(connection)
     enter(connection, claimed, RankState.PREPARED, RankState.PREPARED)
     pass_time(connection, 2 * PATIENCE_S)
     assert ranks.take_back_gangs(connection, PATIENCE_S) == (), "nobody holds memory"
@@ -203,11 +211,21 @@ def test_gang_goes_back_if_some_ranks_hold_memory_for_long_while_others_wait(con
 
 def test_rank_that_has_memory_last_leaves_the_first_one_no_more_time(connection: psycopg.Connection) -> None:
     job, _, claimed = form(connection, 3)
+    keep_jobs_on_devices(connection)
     enter(connection, claimed, RankState.ADMITTED, RankState.PREPARED, RankState.PREPARED)
     pass_time(connection, PATIENCE_S / 2)
     enter(connection, claimed, RankState.ADMITTED, RankState.ADMITTED, RankState.PREPARED)
     pass_time(connection, PATIENCE_S / 2 + 1)
     assert ranks.take_back_gangs(connection, PATIENCE_S) == (job,)
+
+
+def test_ranks_wait_four_times_as_long_where_running_jobs_make_way_for_them(connection: psycopg.Connection) -> None:
+    job, workers, claimed = form(connection, 2)
+    enter(connection, claimed, RankState.ADMITTED, RankState.PREPARED)
+    pass_time(connection, 3 * PATIENCE_S)
+    assert ranks.take_back_gangs(connection, PATIENCE_S) == ()
+    keep_jobs_on_devices(connection, workers[1])
+    assert ranks.take_back_gangs(connection, PATIENCE_S) == (job,), "one device makes no way"
 
 
 def test_gang_without_any_memory_goes_back_after_four_times_as_long(connection: psycopg.Connection) -> None:
