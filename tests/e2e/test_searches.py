@@ -159,10 +159,14 @@ def test_pausing_resuming_and_cancelling_a_search_does_the_same_to_its_trials(
     active = "select count(*) from tensile.stat_trials where search_id = %s and state = 'running'"
     running.until(lambda: running.value(active, number) == 2, "two trials to train")
     demo.execute("select tensile_pause(%s)", (number,))
-    paused = "select count(*) from tensile.jobs where search_id = %s and phase = 'paused'"
-    running.until(lambda: running.value(paused, number) == 2, "the trials to pause")
+    # A trial that has reached its rung meanwhile does not train either.
+    trains = "count(*) filter (where state = 'running' and phase is distinct from 'paused')"
+    of_search = "from tensile.jobs where search_id = %s and finished_at is null"
+    paused = f"select {trains} = 0 and bool_and(pause_requested) {of_search}"
+    running.until(lambda: running.value(paused, number), "the trials to pause")
     demo.execute("select tensile_resume(%s)", (number,))
-    running.until(lambda: running.value(paused, number) == 0, "the trials to resume")
+    resumed = f"select {trains} > 0 and not bool_or(pause_requested) {of_search}"
+    running.until(lambda: running.value(resumed, number), "the trials to resume")
     assert demo.execute("select tensile_cancel(%s)", (number,)).fetchone() == (True,)
     left = "select count(*) from tensile.jobs where search_id = %s and finished_at is null"
     running.until(lambda: running.value(left, number) == 0, "the trials to end")
