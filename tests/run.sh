@@ -22,7 +22,8 @@ check_imports() { $bin/lint-imports; }
 check_native() { TENSILE_FEW_DRAWS=1 sh tests/native/run.sh address; }
 
 # Tests also wait for PostgreSQL and other processes, so there is one process more than cores. Each takes six seconds
-# of a processor to collect the tests, so another one would cost more than it gains. nproc counts OMP_NUM_THREADS as the number of cores, so it is asked before that is set.
+# of a processor to collect the tests, so another one would cost more than it gains (measured: as long on two cores).
+# nproc counts OMP_NUM_THREADS as the number of cores, so it is asked before that is set.
 processes=$(($(nproc) + 1))
 [ "$processes" -le 4 ] || processes=4
 # Hundreds of processes import the package and torch. Without stored bytecode each of them compiles the sources again.
