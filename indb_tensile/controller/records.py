@@ -82,9 +82,9 @@ _Result = TypeVar("_Result")
 
 log = logging.getLogger("controller")
 
-# A rank that has memory waits for so long until the other ranks of its job have some, too; then all give theirs back.
-# Meanwhile no other job gets that memory. It is longer in a turn of the job, and where running jobs make way for
-# ranks (tensile.take_back_gangs).
+# The time for which a rank keeps its memory while another rank of its job has none; after it all ranks give theirs
+# back. Meanwhile no other job gets that memory. The time is longer in a turn of the job, and where running jobs make
+# way for ranks (tensile.take_back_gangs).
 _GANG_PATIENCE_S = 15.0
 
 

@@ -65,7 +65,10 @@ def decode_rows(
 def decode_blocks(
     blocks: Sequence[Block], decode_block: Callable[[Block], dict[int, str]], storage: RowStorage
 ) -> dict[int, str]:
-    """Decode blocks of rows on several threads, which return the faults of a block by row. Returns all faults."""
+    """Decode blocks of rows on several threads. Return the faults of all blocks, by row.
+
+    `decode_block` decodes one block and returns its faults by row.
+    """
     faults: dict[int, str] = {}
     with ThreadPoolExecutor(max_workers=DECODING_THREADS, thread_name_prefix="decoding") as threads:
         for first in range(0, len(blocks), _RELEASED_BLOCKS):

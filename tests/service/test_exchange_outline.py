@@ -88,7 +88,7 @@ def outline(step: CapturedStep, share: RankShare, *, measured: bool = True) -> E
 
 
 def make_exchanges(step: CapturedStep, ranks: int) -> tuple[int, float]:
-    """Make all exchanges of the step with a group that counts. Return their number and what was sent."""
+    """Make all exchanges of the step with a `CountingGroup`. Return their number, and how many bytes rank 0 sent."""
     made: dict[str, torch.Tensor] = {}
 
     def value(item: Any) -> Any:

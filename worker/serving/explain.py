@@ -164,7 +164,8 @@ class Explainer:
             forecast = None if isinstance(plan, Infeasible) else plan.forecast
             exchanged = ExchangeOutline.of(steps[0], workload.latency_ns[0], forecast, share, measured).text
             for row in rows:
-                row["starts_now"] = row["starts_now"] and None  # the other devices are not known here
+                if row["starts_now"]:
+                    row["starts_now"] = None  # whether the other devices have room is not known here
         elif own["iteration_ms"] is not None:
             start = self._foretold(training, workload, request.owner_oid, outlook)
         if start is not None:

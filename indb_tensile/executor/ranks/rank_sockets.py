@@ -36,7 +36,7 @@ def shut_down(own: Endpoint, others: Iterable[Endpoint]) -> None:
     """
     theirs = frozenset(others)
     for connection in _sockets():
-        with connection, suppress(OSError):  # it listens, or the other rank has ended it
+        with connection, suppress(OSError):  # a socket that listens has no peer, nor has an ended connection
             peer = connection.getpeername()
             if peer[:2] in theirs or connection.getsockname()[:2] == own:
                 connection.shutdown(socket.SHUT_RDWR)

@@ -21,27 +21,31 @@ from indb_tensile.scheduler.workload import least_bytes
 
 # Heartbeats in a row at which another device was idle. A job of the queue is claimed sooner, within poll_s.
 _REPORTS = 3
-_LEAST_LEFT_NS = 30_000_000_000  # of training alone; a move takes some seconds, or 10 s for a large network
+# A training moves only if both it and those that stay need longer than this with a device for themselves. The move
+# takes some seconds, or about 10 s for a large network.
+_LEAST_LEFT_NS = 30_000_000_000
 
 
 def hand_over(decision: Decision, budget_bytes: int | None) -> None:
-    """Return a job to the queue, once a device that could hold it has been idle for a few heartbeats.
+    """Give a job up once another device that could hold it has been idle for a few heartbeats.
 
+    The job goes back into the queue, from which that device's controller claims it.
     `budget_bytes` is that device's budget, or None if no other device is idle.
     """
     reports = 0 if budget_bytes is None else decision.pool.idle_reports + 1
     decision.pool = replace(decision.pool, idle_reports=reports, idle_bytes=budget_bytes)
     if budget_bytes is None or reports < _REPORTS:
         return
-    waiting, trained = _last_to_start(decision.pool, budget_bytes), _longest_trained(decision.pool, budget_bytes)
-    if waiting is None and trained is None:
+    waiting = _last_to_start(decision.pool, budget_bytes)
+    going = _longest_trained(decision.pool, budget_bytes) if waiting is None else waiting
+    if going is None:
         return
     decision.pool = replace(decision.pool, idle_reports=0, idle_bytes=None)
-    if waiting is not None:
+    if waiting is None:
+        decision.put(replace(going, moving=True))  # parking.py tells its trainer
+    else:
         reason = "it waited here, and the device of another controller is idle"
         end_member(decision, waiting, Interrupted(reason=reason, blame=Blame.NOBODY), PlanReason.START)
-    elif trained is not None:
-        decision.put(replace(trained, moving=True))  # parking.py tells its trainer
 
 
 def goes_soon(pool: Pool, member: Member) -> bool:

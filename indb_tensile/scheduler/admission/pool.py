@@ -177,7 +177,7 @@ class Member:
     paused: bool = False  # its owner has asked that it does not train
     set_aside: bool = False  # the division of the memory lets others go first
     aside_for: JobId | None = None  # the waiting job that starts in its place, if it left in a shift
-    moving: bool = False  # another controller shall go on with it (idle_devices.py)
+    moving: bool = False  # it is to leave, so that another controller continues it (idle_devices.py)
     stays: bool = False  # it should have moved, and could save no checkpoint that every host can read
     yielded: bool = False  # it has left the device for a rank of a job that several devices train
     parked: bool = False  # until the trainer follows its next plan
