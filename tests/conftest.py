@@ -15,7 +15,7 @@ from psycopg import sql
 
 from indb_tensile.catalog import install
 from indb_tensile.cluster import Cluster, temporary_cluster
-from tests.compiled_bridge import server_environment
+from tests.compiled_bridge import server_environment, server_settings
 from tests.nightly import leave_cases_to_the_night
 from tests.open_directory import open_directory
 from tests.scopes import ScopeScheduling, place_of
@@ -97,7 +97,12 @@ def cluster() -> Iterator[Cluster]:
     settings = "max_connections = 60\nmax_wal_size = 128MB\n"
     with (
         open_directory("suite-") as directory,
-        temporary_cluster(ROLES, settings, within=directory, environment=server_environment(directory)) as created,
+        temporary_cluster(
+            ROLES,
+            settings + server_settings(directory),
+            within=directory,
+            environment=server_environment(directory),
+        ) as created,
     ):
         yield created
         _maintenance.close()

@@ -23,6 +23,8 @@ install_test_tools
 tensile=.venv/bin/tensile
 tests=".venv/bin/python -m pytest --numprocesses 2 --dist loadfile"
 seed=${SEED:-1}
+# The sessions of test servers start Python and compile the bridge themselves, as those of users do.
+export SUITE_PLAIN_SESSIONS=1
 # As in tests/run.sh: idle threads of numpy's OpenBLAS and of OpenMP spin.
 idle_threads="OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1"
 
