@@ -67,7 +67,7 @@ static void resolve(void) {
   find("free", &next_free);
 }
 
-/* --- who calls ---------------------------------------------------------------------------------------------- */
+/* --- the caller ---------------------------------------------------------------------------------------------- */
 
 static const char* file_of(const char* path) {
   const char* const slash = strrchr(path, '/');
@@ -130,6 +130,7 @@ EXPORTED int pthread_create(pthread_t* thread, const pthread_attr_t* attributes,
 /* --- allocating ---------------------------------------------------------------------------------------------- */
 
 static bool is_served(const void* caller) {
+  if (worker_of == 0) return false; /* not numbered: `program` is 0, too, if serving has just ended */
   if (worker_of != atomic_load_explicit(&program, memory_order_relaxed)) return false;
   const bool is_torch = (uintptr_t)caller - allocator_begin < allocator_end - allocator_begin;
   if (!is_torch) atomic_fetch_add_explicit(&others, 1, memory_order_relaxed);
@@ -210,7 +211,10 @@ static int begin(const tensile_arena_hook* hook) {
   unsigned long nobody = 0;
   const unsigned long mine = this_thread();
   if (!atomic_compare_exchange_strong(&program, &nobody, mine) && nobody != mine) return EBUSY;
-  if (!add_arena(hook)) return ENOSPC;
+  if (!add_arena(hook)) {
+    if (nobody == 0) atomic_store(&program, 0);
+    return ENOSPC;
+  }
   atomic_store(&serving, hook);
   return 0;
 }
