@@ -1,8 +1,8 @@
 // Remembers how far operators' allocations exceed their plan: at each position of a program the largest number of
 // bytes that were in use at once and had no planned place.
 //
-// Only allocations without a planned place come here, so a program that follows its plan never does. Not thread-safe:
-// the script calls it under its lock.
+// Only allocations without a planned place are noted, so a program that follows its plan has no entry here. Not
+// thread-safe: `Script` (script.hpp) calls it under its lock.
 #pragma once
 
 #include <cstdint>
@@ -20,15 +20,15 @@ class ExcessLog {
  public:
   static constexpr std::uint64_t unit_bytes = 512;  // the alignment that a GPU's kernels may rely on
 
-  // Note an allocation. `address` is 0 if the arena had no room: nobody announces the release of such memory, so it
-  // counts as in use until the position changes.
+  // Note an allocation. `address` is 0 if the arena had no room and the memory came from elsewhere: its release is
+  // not reported, so it counts as in use until the position changes.
   void note(std::uint64_t position, std::uintptr_t address, std::uint64_t size_bytes);
 
   // Note the release of memory that may have been noted.
   void release(std::uintptr_t address);
 
-  // Return the positions with an excess in their order, and forget them. A position that the program has passed more
-  // than once since the last call is there more than once.
+  // Return the positions with an excess, in the order of time, and forget them. A position that the program has passed
+  // more than once since the last call occurs more than once.
   std::vector<Excess> take();
 
  private:
@@ -38,7 +38,7 @@ class ExcessLog {
   };
 
   std::vector<Excess> largest_;
-  std::vector<Piece> live_;  // of the present position
+  std::vector<Piece> live_;  // noted at the present position and not released
   std::uint64_t position_ = ~std::uint64_t{0};
   std::uint64_t live_bytes_ = 0;
 };

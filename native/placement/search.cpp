@@ -124,7 +124,7 @@ class Searcher {
   }
 
  private:
-  static constexpr std::int64_t kinds = 5;
+  static constexpr std::int64_t kinds = 5;  // the criteria of set_preferences
 
   void measure_load() {
     std::vector<Bytes> load(at(sections_.count));
@@ -223,7 +223,8 @@ class Searcher {
     return place(rest, free ? level : level + 1);
   }
 
-  // Set a block's least offset, whose reasons are `failure_`. False if the offset is too high.
+  // Set a block's least offset, whose reasons are `failure_`. If the offset is too high, the block gains weight and the
+  // result is false.
   bool raise(Index block, Bytes least) {
     save(block);
     least_[at(block)].offset = least;
@@ -273,7 +274,7 @@ class Searcher {
     return true;
   }
 
-  // Return whether at each moment the open blocks fit above their least offsets (Jackson's bound).
+  // Return whether at each moment the open blocks fit above their least offsets (Jackson's bound, search.hpp).
   bool bounded(const Blocks& open) {
     by_least_ = open;
     std::sort(by_least_.begin(), by_least_.end(), [&](Index a, Index b) {

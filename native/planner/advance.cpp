@@ -12,22 +12,24 @@ namespace {
 
 std::size_t at(Index index) { return static_cast<std::size_t>(index); }
 
+// Moves the operator at which a tensor gives its memory back to a later one, up to `distance` operators after the last
+// use, while there is room.
 void leave_later(Move& move, Bytes size, std::vector<Bytes>& room, Index distance) {
   const auto count = static_cast<Index>(room.size());
   const Index latest = std::min(move.back - 1, move.after + distance);
   while (move.free < latest && room[at(move.free % count)] >= size) room[at(move.free++ % count)] -= size;
 }
 
-// Moves a tensor's return to an earlier operator, and returns that operator. It is not before `previous`, at which
-// the tensor returns that is needed before this one. A tensor that is away when the iteration begins stays away then:
-// whether its host copy can be used again depends on that.
+// Moves a tensor's return to an earlier operator, and returns that operator. The new operator is not before `previous`,
+// where the tensor returns that is needed next before this tensor. A tensor that is away when the iteration begins
+// still returns after that: its host copy is valid at the start of an iteration only if the tensor is away there.
 Index return_earlier(Move& move, Bytes size, std::vector<Bytes>& room, Index distance, Index previous) {
   const auto count = static_cast<Index>(room.size());
-  const Index turn = move.need / count * count;
-  Index earliest = std::max({move.free + 1, move.need - distance, previous + turn});
+  const Index begin = move.need / count * count;  // the start of the iteration in which the tensor is needed
+  Index earliest = std::max({move.free + 1, move.need - distance, previous + begin});
   if (move.back > count) earliest = std::max(earliest, count + 1);
   while (move.back > earliest && room[at((move.back - 1) % count)] >= size) room[at(--move.back % count)] -= size;
-  return std::max(previous, move.back - turn);
+  return std::max(previous, move.back - begin);
 }
 
 }  // namespace
@@ -58,8 +60,8 @@ bool Search::advance_all(const std::vector<Index>& distances) {
   return better;
 }
 
-// Returns the moves after a tensor's memory is taken up to `distance` operators before its need, and kept up to as
-// many operators after its use.
+// Returns the moves, changed so that a tensor returns up to `distance` operators before it is needed, and leaves up to
+// as many operators after its last use.
 std::vector<Move> Search::advanced(Index distance) const {
   std::vector<Move> moves = layout_.moves;
   const Bytes most = layout_.peak_bytes();

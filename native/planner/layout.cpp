@@ -13,6 +13,7 @@
 namespace tensile::planner {
 namespace {
 
+// How often it is decided which host copies are valid at the start of the iteration. After that, none counts as valid.
 constexpr int home_attempts = 3;
 constexpr int iterations = 3;        // two to fill the lanes, one to measure
 constexpr int held_iterations = 24;  // of moves as they are: as many as the simulator allows (simulate.py)
@@ -69,7 +70,7 @@ Bytes Layout::excess(Bytes limit_bytes) const {
                          [&](Bytes sum, Bytes load) { return sum + std::max<Bytes>(0, load - limit_bytes); });
 }
 
-// --- what is moved -----------------------------------------------------------------------------------------------
+// --- the order and the moves -----------------------------------------------------------------------------------------------
 
 bool Layout::arrange(const Choices& choices, const Layout& like) {
   if (like.order_ != nullptr && like.order_->was_arranged_for(choices)) {
@@ -188,12 +189,14 @@ void Layout::lay_axis() {
   }
 }
 
-// A host copy is valid until the tensor is written again. Whether a copy is valid at the iteration's start depends on
-// whether the tensor is away or leaving at that time, which depends on the boundaries. So validity is assumed first
-// and checked afterwards.
+// Decide which swaps copy to the host, and where tensors leave and return. A host copy is valid until the tensor is
+// written again. A trainer adopts a plan at the start of an iteration, with host copies only of the tensors that are
+// away or leaving there (the home state). Which tensors these are depends on the boundaries, and the boundaries depend
+// on the copies. So all copies are first assumed to be valid at the start, and the assumption is checked afterwards.
 void Layout::plan_copies(const Choices& choices) {
   bench_->spoilt.assign(at(step_->tensors()), 0);
-  for (int attempt = 0; attempt < home_attempts; ++attempt) {
+  for (int attempt = 0;; ++attempt) {
+    if (attempt == home_attempts) std::fill(bench_->spoilt.begin(), bench_->spoilt.end(), 1);
     const bool other = decide_copies();
     if (attempt > 0 && !other) return;
     place_outs();
@@ -226,8 +229,8 @@ bool Layout::decide_copies() {
   return other;
 }
 
-// Mark the tensors that are on the device when the iteration starts, so that no host copy of them is valid at that
-// time. Returns whether any tensor was newly marked.
+// Mark the tensors that are on the device when the iteration starts: no host copy of them is valid then. Returns
+// whether any tensor was newly marked.
 bool Layout::spoil() {
   bool spoilt_any = false;
   for (const Move& move : moves) {
@@ -238,6 +241,8 @@ bool Layout::spoil() {
   return spoilt_any;
 }
 
+// Queue the copies to the host in the order in which tensors leave. A move without a copy gives its memory back after
+// the last use. The first loop finds how far the previous iteration's copies reach into this one.
 void Layout::place_outs() {
   const auto queue = [&](Move& move, Ns lane) {
     move.out_start_ns = std::max(lane, end_ns[at(move.after)]);
@@ -259,6 +264,8 @@ void Layout::place_outs() {
   }
 }
 
+// Queue the copies to the device from the last to the first, each as late as its due time and the copies after it
+// allow.
 void Layout::place_backs() {
   using Back = Workbench::Back;
   const Index count = length();
@@ -289,6 +296,7 @@ void Layout::place_backs() {
   }
 }
 
+// Let tensors leave earlier and return later, so that they are away where the choices demand it (`Cover`).
 void Layout::demand(const Choices& choices) {
   for (Move& move : moves) {
     const Reach reach = reached(choices.cover[at(move.gap)]);
