@@ -2,16 +2,17 @@
 --
 -- Owners share the devices by weighted fair queueing on device-seconds, with the larger of two shares of a device
 -- counted: compute and memory (dominant resource fairness, Ghodsi et al. 2011). That paper looks at present shares only.
--- Here past use counts too, because a job runs until it ends and cannot be taken back: use counts half after each
--- period of the setting usage_half_life. Present jobs count as if they kept their shares for ever, so an owner who
--- fills the devices at this moment comes after the others although its use has yet to be recorded.
+-- Here past use counts too: a job usually holds its share until it ends, so shares become equal only over time. Use
+-- counts half after each period of the setting usage_half_life. Present jobs count as if they kept their shares for
+-- ever. So an owner who fills the devices at this moment comes after the others, although that use is not recorded yet.
 
 create function tensile.usage_day() returns date
   language sql stable parallel safe
   return (pg_catalog.now() at time zone 'UTC')::date;
 comment on function tensile.usage_day() is 'the present day in UTC, by which device-seconds are counted';
 
--- PL/pgSQL keeps the plan for the session; a claim calls the function.
+-- In PL/pgSQL, because PL/pgSQL keeps the plan for the session and each claim calls the function. The limits (a second,
+-- thirty years) keep a wrong setting from a division by zero or an overflow.
 create function tensile.usage_half_life_s() returns double precision
   language plpgsql stable
   set search_path = pg_catalog, pg_temp
@@ -22,7 +23,7 @@ end
 $$;
 comment on function tensile.usage_half_life_s() is 'the setting usage_half_life in seconds';
 
--- Ends at zero before the numbers become too small for double precision, which would be an error. The planner inlines
+-- Returns zero before the numbers become too small for double precision, which would be an error. The planner inlines
 -- the expression, because the function has no settings of its own.
 create function tensile.decayed_usage(usage_s double precision, until timestamptz, half_life_s double precision)
   returns double precision
@@ -49,7 +50,8 @@ comment on function tensile.owners_spent() is
   'only owners whose use the caller may see';
 
 -- The settings make the planner read active jobs through the index that holds only them, as in owners_at_limit. PL/pgSQL
--- keeps the plans for the session: planning takes longer than running them.
+-- keeps the plans for the session: planning takes longer than running them. Without a worker, a device has 8 slots: the
+-- default of tensile.workers.slots.
 create function tensile.owner_standings(owners oid[])
   returns table (owner_oid oid, idle boolean, usage_s double precision, next_s double precision, spent boolean)
   language plpgsql stable rows 10
@@ -138,9 +140,10 @@ create trigger jobs_count_deleted after delete on tensile.jobs
   referencing old table as deleted
   for each statement execute function tensile.count_deleted_jobs();
 
--- What never falls -----------------------------------------------------------------------------------------------
+-- Counters that never fall ----------------------------------------------------------------------------------------
 
--- Security definer, as count_deleted_jobs. Rows of the same owner are deleted by one step at a time.
+-- Security definer, as count_deleted_jobs. The sums are added in the order of owners, so two calls of vacuum_step may wait
+-- for each other and cannot deadlock.
 create function tensile.count_deleted_usage() returns trigger
   language plpgsql security definer
   set search_path = pg_catalog, pg_temp
@@ -253,7 +256,7 @@ create policy deleted_jobs_monitored on tensile.deleted_jobs for select to tensi
 create policy deleted_usage_of_owner on tensile.deleted_usage for select to tensile_user
   using (owner_oid = (select tensile.current_role_oid()) and installation = (select tensile.installation()));
 create policy deleted_usage_monitored on tensile.deleted_usage for select to tensile_monitor, tensile_worker using (true);
--- What all users do together is nothing that one of them sees.
+-- The totals of all users are not for a single user.
 create policy totals_monitored on tensile.totals for select to tensile_monitor, tensile_worker using (true);
 create policy owner_usage_of_owner on tensile.owner_usage for select to tensile_user
   using (owner_oid = (select tensile.current_role_oid()) and installation = (select tensile.installation()));

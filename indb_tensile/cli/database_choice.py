@@ -1,6 +1,6 @@
 """Connects a command to its database.
 
-That is the database of `--dsn`, else of TENSILE_DSN, else of libpq's variables, else the embedded cluster.
+A command uses the database of `--dsn`, else of TENSILE_DSN, else of libpq's variables, else the embedded cluster.
 """
 
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ def open_connection(dsn: str | None, *, role: str = ORDINARY_ROLE) -> Iterator[C
     """Open a connection in autocommit mode to the database that `resolve` returns, with the user's search_path.
 
     Our own statements run within `pinned` (catalog/connection.py). Statements that resolve names written by the user
-    do not; they qualify all other names. If a statement fails because of a missing object or privilege, and the
+    run outside and qualify all other names. If a statement fails because of a missing object or privilege, and the
     catalog is missing or has another version, the error says so.
     """
     with connect(resolve(dsn, role=role), application_name=_APPLICATION, callers_path=True) as connection:

@@ -49,7 +49,7 @@ def function_call(
 ) -> Function[Any]:
     """Return a call of `public.NAME` with those arguments that are not None, each cast to its type.
 
-    The names of the arguments are keys of `types`, never a user's.
+    The names of the arguments are keys of `types`: no user chooses them.
     """
     passed = [
         NamedArgument(argument, _typed(value, types[argument]))

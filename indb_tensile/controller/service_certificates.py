@@ -1,6 +1,7 @@
-"""The files with which a service speaks TLS: its certificate and key, and the authority of its clients.
+"""The TLS files of a service: its certificate and key, and the certificate of its clients' authority.
 
-TLS is version 1.3 alone. Both ends are ours, and 1.3 has neither renegotiation nor weak ciphers to turn off.
+Only TLS 1.3 is spoken, which has neither renegotiation nor weak ciphers to turn off. No older version is needed,
+because both ends of a connection belong to this project.
 """
 
 import logging
@@ -96,7 +97,7 @@ def validity(directory: Path, host_name: str) -> Validity:
         server.wrap_bio(to_server, to_client, server_side=True),
     )
     try:
-        for end in (*ends, *ends):
+        for end in (*ends, *ends):  # the handshake takes two turns of each end
             _step(end)
     except ssl.SSLCertVerificationError as error:
         raise RequestError(

@@ -1,6 +1,6 @@
 """Converts PostgreSQL's binary dates, timestamps, times of day and intervals to seconds.
 
-`request/time_texts.py` does the same for their texts, with the same bits.
+`request/time_texts.py` converts their texts, to results that are equal bit for bit.
 """
 
 from typing import Any
@@ -59,7 +59,7 @@ def _of_times_of_day(values: npt.NDArray[Any], *, zoned: bool) -> Seconds:
 
 
 def _of_distinct(fields: npt.NDArray[Any], convert: Any) -> Seconds:
-    """Convert each distinct value once. Python's integers are exact, which 64 bits are not."""
+    """Convert each distinct value once, with Python's integers: 64 bits would overflow for long intervals."""
     known: dict[tuple[int, ...], float] = {}
     seconds = np.empty(len(fields))
     for row, value in enumerate(fields.tolist()):

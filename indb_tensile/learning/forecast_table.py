@@ -1,9 +1,10 @@
-"""Turns the rows of a training that forecasts into a table of windows, which is then trained on like any other table.
+"""Turns the rows of a training that forecasts into a table of windows. Training then treats it like any other table.
 
-Steps are divided by time: the last ones test, the ones before them validate, the rest trains. A window belongs to the
-part of the steps that it forecasts, if all of them are in one part. Each step may be an origin (rolling origins). The
-history of a window may reach into an earlier part. Seasons, scales and errors of naive forecasts come from training
-steps and from histories.
+A window is the history up to one step of a series, its *origin*, and the steps that follow, which are forecast. Each
+step may be an origin (rolling origins). Steps are divided by time: the last steps test, the steps before them
+validate, the rest trains. A window belongs to the part in which all the steps that it forecasts lie; if they lie in
+two parts, there is no such window. The history of a window may reach into an earlier part. Seasons, scales and errors
+of naive forecasts come from training steps and from histories.
 """
 
 from collections.abc import Mapping
@@ -28,7 +29,8 @@ from indb_tensile.request.forecast_rules import FORECAST, check_forecast, check_
 from indb_tensile.request.parameter_rules import fill_defaults
 
 PART = "part"  # the column that says which part a window is in
-# Numbers of all training windows: 160 MB. If there are more windows, evenly spaced ones train.
+# Numbers of all training windows together: 160 MB of 4 bytes each. If there are more windows, evenly spaced ones
+# train.
 _MOST_NUMBERS = 40_000_000
 _MOST_TESTED = 20_000  # most windows that validate, and that test
 _MOST_BASELINES = 2_000  # most windows that baselines forecast
@@ -42,7 +44,8 @@ _VALID_WINDOWS = 8  # validation windows of a series that is long enough: fewer 
 class ForecastRows:
     """The series of a training, the origins that test, and the first step of each part.
 
-    `errors` are those by which MASE divides, of each series and target.
+    `errors` are the errors by which MASE divides, of each series and target. `windows` are the numbers of windows
+    that train, validate and test. `skipped` is the number of series that are too short for any window.
     """
 
     grid: SeriesGrid
@@ -98,7 +101,7 @@ class ForecastRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class WindowTable:
-    """The windows as a table, the specification with which it is trained on, and the series that they are from."""
+    """The windows as a table, the specification of a training on this table, and the series of the windows."""
 
     table: TableData
     spec: JobSpec
@@ -109,8 +112,7 @@ def forecast_columns(spec: JobSpec, described: Mapping[str, ColumnKind]) -> tupl
     """Return the columns of a specification by role, and all options of its forecast. `described` has their kinds."""
     options = check_forecast(spec.forecast or {})
     targets = spec.target_columns
-    absent = [name for name in (options.get("time"),) if name is None]
-    if absent:
+    if options.get("time") is None:
         raise MissingColumnError("the specification of the forecast names no time", hint="Use tensile_train.")
     check_roles(options, targets, {name: kind.value for name, kind in described.items()})
     check_sizes(options, len(targets))
@@ -234,7 +236,9 @@ def _longest(grid: SeriesGrid, before: int) -> list[Matrix]:
 
 
 def _default_window(grid: SeriesGrid, valid_from: int, horizon: int, season: int) -> int:
-    """Return how far to look back: two seasons and two horizons, at most half of most series' training steps."""
+    """Return the steps of history: the longer of two seasons and two horizons, in whole seasons. No longer than half
+    of the median series' training steps.
+    """
     wanted = max(2 * horizon, 2 * season if season > 1 else 0, _SHORTEST_WINDOW)
     if season > 1:
         wanted = -(-wanted // season) * season

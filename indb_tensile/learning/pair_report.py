@@ -12,7 +12,7 @@ from indb_tensile.learning.pair_encoding import MOST_JUDGED, Numbers
 def report_popularity(
     metric: str, metrics: Mapping[str, float], baseline: Mapping[str, Any], items: Numbers
 ) -> tuple[Fact, ...]:
-    """Compare the metric with that of a ranking by popularity. `items` are those of the rows that test."""
+    """Compare the metric with that of a ranking by popularity. `items` are the items of the test rows."""
     if metric not in metrics:
         undefined = f"{metric} cannot be computed on the test rows, so versions cannot be compared"
         return (
@@ -24,7 +24,7 @@ def report_popularity(
     if ours <= theirs:
         warning = (
             f"{metric} {ours:.4g} is no better than a ranking of the items by how often they occur in the training "
-            f"rows ({theirs:.4g}): prefer that, or give the query and the item more columns, or more rows"
+            f"rows ({theirs:.4g}): rank by popularity instead, or train with more columns or more rows"
         )
     return (
         Fact(section="result", fact="items among which the item of each test row is ranked",

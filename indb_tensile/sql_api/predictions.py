@@ -22,17 +22,17 @@ FORMS = ("value", "record", "literal")
 _BRACES = str.maketrans("{}", "[]")
 _PART_ROWS = 4096  # rows of one request to the service: bounds the size of its answer
 _NULL = b"null"
-_CALLS_OF_A_TABLE = 1000  # predictions of one row after which a statement gets advice
+_ADVISED_AFTER = 1000  # predictions of one row in a statement after which a notice names the faster function
 _calls: dict[str, Any] = {"statement": "", "count": 0}
 
 
 def predict(plpy: Plpy, request: Json) -> Json:
     """Predict each of `rows`, which are JSON written by PostgreSQL. A null row has the prediction null.
 
-    If these rows are part of a longer list, `first_row` is the number of the first one, and error messages count from
-    it. The answer includes the version's number, so that requests for further parts can name the same version. `form`
-    says where the rows came from: a record whose fields have no names, a literal (JSON or an array), or any other
-    value.
+    If these rows are part of a longer list, `first_row` is the number of the first row in it, from which error
+    messages count. The answer includes the version's number, so that requests for further parts can name the same
+    version. `form` says where the rows came from: a record whose fields have no names, a literal (JSON or an array),
+    or any other value.
     """
     name, (kind, side) = read_model_name(request), _kind(request)
     form = read_choice(request, "form", FORMS, "value")
@@ -73,13 +73,13 @@ def _kind(request: Json) -> tuple[str, str | None]:
 
 
 def _advise(plpy: Plpy, statement: str) -> None:
-    """Count the predictions of one row in a statement, and name the faster function once a statement."""
+    """Count the statement's predictions of one row, and name the faster function once in a statement."""
     if _calls["statement"] != statement:
         _calls.update(statement=statement, count=0)
     _calls["count"] += 1
-    if _calls["count"] == _CALLS_OF_A_TABLE:
+    if _calls["count"] == _ADVISED_AFTER:
         plpy.notice(
-            f"this statement has predicted {_CALLS_OF_A_TABLE} rows one by one: "
+            f"this statement has predicted {_ADVISED_AFTER} rows one by one: "
             "tensile_predict_table('model', 'table') predicts a table 20 times faster or more"
         )
 
@@ -87,8 +87,8 @@ def _advise(plpy: Plpy, statement: str) -> None:
 def rows_of(request: Json) -> list[bytes | None]:
     """Return the rows of the request.
 
-    Rows are bytes that PostgreSQL wrote. A request in JSON cannot contain bytes, so rows are sent to the service
-    without another check.
+    Only PostgreSQL can have written rows that are bytes, because a request in JSON cannot contain bytes. So rows are
+    sent to the service without another check of their JSON.
     """
     rows = request.get("rows")
     if not isinstance(rows, list) or not all(row is None or isinstance(row, bytes) for row in rows):

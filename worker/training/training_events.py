@@ -1,5 +1,6 @@
-"""Tells the user which settings a training chose, which text columns have too many distinct values, and which rows
-it leaves out.
+"""Describes a training to its user: events of the job's history, and the facts that are stored with the version.
+
+The events tell the chosen settings, text columns with too many distinct values, and rows that are left out.
 """
 
 import json
@@ -46,7 +47,7 @@ def tell_columns(progress_writer: EventHistory, prepared: Prepared) -> None:
 
 
 def tell_fit(progress_writer: EventHistory, prepared: Prepared, fit: "Fitted") -> None:
-    """Add an event that says how many iterations the fit of a model of scikit-learn took."""
+    """Add an event with the number of iterations that the fit of a scikit-learn model took."""
     rows = {"train_rows": prepared.train.rows, "valid_rows": prepared.valid.rows}
     message = f"{prepared.architecture['type']} was fitted in {fit.iterations} iterations"
     if fit.best_iteration < fit.iterations:
@@ -86,7 +87,7 @@ def data_facts(prepared: Prepared, spec: JobSpec) -> dict[str, Any]:
 
 
 def in_words(prepared: Prepared) -> str:
-    """Return a sentence with the network, batch size, epochs and early stopping, and with what was chosen."""
+    """Return a sentence with the network, batch size, epochs and early stopping, and which of them were chosen."""
     settings, chosen = prepared.settings, prepared.chosen
     stop = prepared.early_stop
     most = "at most " if stop.patience is not None else ""
@@ -110,7 +111,7 @@ def in_words(prepared: Prepared) -> str:
 
 
 def _lengths_in_words(buckets: LengthBuckets) -> str:
-    """Return which lengths the texts of batches have, and how many tokens that saves."""
+    """Return the lengths to which the texts of batches are padded, and the share of tokens that remains."""
     *shorter, longest = buckets.lengths
     lengths = f"{', '.join(map(str, shorter))} or {longest}"
     share = f"{buckets.token_share:.0%} of the tokens that batches of {longest} have"
