@@ -1,12 +1,12 @@
 """Record which jobs run side by side, with the system throughput that is foretold for them and that is measured.
 
 System throughput (STP, Eyerman and Eeckhout 2008) is the sum over the jobs of their speed beside the others, relative
-to their speed alone with all the memory. One job alone has 1, and so has taking turns.
+to their speed alone with all the memory. One job alone has a throughput of 1, and so have jobs that take turns.
 
-A job belongs to the set from its first plan on that its trainer follows: until then it creates its state and copies
-it to the device, which may take seconds. Jobs that are read, captured or calibrated, or that create their state,
-compute too. Where they do so with what the device computes with (on a processor, not on a GPU), each of them slows
-the set down like one more job, and the set is foretold anew whenever their number changes.
+A job belongs to the set from the first plan that its trainer follows. Before that plan the trainer creates the job's
+state and copies it to the device, which may take seconds. Jobs whose rows are read, whose graphs are captured or
+calibrated, or whose state is created, compute too. If the device is the processor, they compute with the device's
+cores: each of them slows the set down like one more job, and the set is foretold anew whenever their number changes.
 """
 
 from dataclasses import replace
@@ -18,7 +18,7 @@ from indb_tensile.scheduler.admission.pool import Interrupted, JobStage, Member,
 
 
 def watch(decision: Decision) -> None:
-    """Record the jobs that train now, if they or the number of those that are prepared have changed."""
+    """Record the jobs that train now, if these jobs or the number of jobs that are prepared have changed."""
     pool = decision.pool
     training = [member for member in pool.at(JobStage.RUNNING) if _trains(member)]
     jobs, preparing = tuple(member.job.job for member in training), _preparing(pool) if training else 0
@@ -28,6 +28,7 @@ def watch(decision: Decision) -> None:
     slowdown = pool.contention.slowdown(max(1, len(jobs) + preparing))
     speeds = [_foretold_speed(pool, member, slowdown) for member in training]
     for member in pool.members:
+        # the last row of a job that has ended stays open (tensile.job_sets.ended_at)
         away = member.stage is not JobStage.ENDING or isinstance(member.outcome, Interrupted)
         if away and member.job.job in before.jobs and member.job.job not in jobs:
             decision.order(LeaveSet(job=member.job.job, claim=member.job.claim))
@@ -64,7 +65,7 @@ def _trains(member: Member) -> bool:
 
 
 def _preparing(pool: Pool) -> int:
-    """Return how many jobs are prepared by what the device computes with."""
+    """Return how many jobs are prepared with the device's own computing units."""
     if not pool.prepares_on_device:
         return len(pool.at(JobStage.CALIBRATING))
     entering = sum(not _trains(member) for member in pool.at(JobStage.RUNNING))
@@ -72,8 +73,10 @@ def _preparing(pool: Pool) -> int:
 
 
 def _measured_speed(pool: Pool, member: Member, iteration_ns: int) -> float:
-    """Return the speed relative to alone. What lies between iterations takes as long as alone, except where it is
-    slowed down like the iteration.
+    """Return the speed relative to alone.
+
+    The work between iterations takes as long as alone, unless it computes with the device and is slowed down like the
+    iteration.
     """
     alone_ns = _alone_ns(member)
     if pool.prepares_on_device:

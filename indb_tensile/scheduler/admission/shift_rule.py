@@ -3,12 +3,12 @@
 A job leaves as in parking.py. The waiting job for which it leaves starts as soon as the memory is free, and then the
 job that left waits for admission like a new one.
 
-What a change costs is foretold from the job's state and the link. A job stays for at least its *quantum*, which is so
-long that a change takes at most `_CHANGE_SHARE` of it. A job that has never left makes way before its quantum is over
-for jobs that have not begun to train, if its whole training is longer than a quantum. So short jobs that come just
-after a long one do not wait for it, and no two jobs displace each other by turns. A job leaves only if its state
-finds room in the host pool, beside one region that stays free for the swaps of others, and a place among
-`parked_jobs`.
+The cost of a change is foretold from the job's state and the link. A job stays for at least its *quantum*, which is
+so long that a change takes at most `CHANGE_SHARE` of it. A job that has never left makes way before its quantum is
+over for jobs that have not begun to train, if its whole training is longer than a quantum. So short jobs that come
+just after a long one do not wait for the long one, and no two jobs displace each other by turns. A job leaves only if
+the host pool has room for its state beside one region, which stays free for the swaps of other jobs, and if fewer
+jobs than the setting `parked_jobs` wait there.
 """
 
 from collections.abc import Sequence
@@ -27,10 +27,9 @@ from indb_tensile.scheduler.admission.idle_devices import goes_soon
 from indb_tensile.scheduler.admission.parking import bring_back, free_places, set_aside
 from indb_tensile.scheduler.admission.pool import JobStage, Member, PlanReason, Pool, Sharing
 from indb_tensile.scheduler.completion.set_forecasts import SetForecasts, members
-from indb_tensile.scheduler.completion.shifts import DeviceShift, ShiftQuestion, choose_shift
+from indb_tensile.scheduler.completion.shifts import CHANGE_SHARE, DeviceShift, ShiftQuestion, choose_shift
 from indb_tensile.scheduler.host_memory import parked_bytes
 
-_CHANGE_SHARE = 0.05  # largest share of a quantum that a change of places takes
 # The trainer's part of a change beside its copies: buffers, graphs that are recorded anew, messages. `bench trace`
 # assumes as much.
 _HAND_OVER_NS = 100_000_000
@@ -56,7 +55,7 @@ def shift(decision: Decision, waiting: Sequence[Member]) -> bool:
 
 
 def look_again(decision: Decision) -> None:
-    """Have the division made again if a shift pays now: quanta end and first steps become overdue without events."""
+    """Have the memory divided again if a shift pays now: quanta end and first steps become overdue without events."""
     pool = decision.pool
     if pool.due is not None or pool.asked:
         return
@@ -66,7 +65,7 @@ def look_again(decision: Decision) -> None:
 
 
 def let_shifted_return(decision: Decision) -> None:
-    """Let jobs return for whose leaving there is no reason any more: the awaited job runs, or does not wait."""
+    """Let jobs return that left for a job which runs by now, or does not wait any more."""
     for member in decision.pool.members:
         if member.aside_for is not None:
             awaited = decision.pool.of_job(member.aside_for)
@@ -91,7 +90,7 @@ def change_ns(pool: Pool, member: Member) -> float:
 
 def quantum_ns(pool: Pool, member: Member) -> float:
     """Return how long a job trains at least before it leaves the device for another, in its time alone."""
-    return change_ns(pool, member) / _CHANGE_SHARE
+    return change_ns(pool, member) / CHANGE_SHARE
 
 
 def _foretell_shift(pool: Pool, waiting: Sequence[Member]) -> tuple[list[Member], Member] | None:
@@ -163,7 +162,7 @@ def _is_worth_a_change(pool: Pool, member: Member) -> bool:
 
 
 def _has_room(pool: Pool, known: Sequence[Member], chosen: DeviceShift) -> bool:
-    """Return whether those that leave find room in the host pool, beside one region that stays free."""
+    """Return whether the host pool has room for the jobs that leave, beside one region that stays free."""
     leaving = [known[k] for k in members(chosen.leaving)]
     needed_bytes = sum(max(0, parked_bytes(planned(m).graphs) - m.host_bytes) for m in leaving)
     return len(leaving) <= free_places(pool) and needed_bytes + pool.region_bytes <= pool.free_host_bytes

@@ -1,8 +1,8 @@
 """Choose which waiting jobs start now, so that all jobs are done as early as possible.
 
-The choice compares foretold schedules (foretell.py). It takes the least makespan, and among schedules whose makespan
-is at most `_BAND` above the least it takes the least ANTT. Both are compared over the known remainder of all jobs: a
-system throughput of at least 1 alone would be met by running one job at a time.
+The choice compares foretold schedules (foretell.py). Among the schedules whose makespan is at most `BAND` above the
+least, it takes the schedule with the least ANTT. Both measures cover all that is left of all known jobs. The system
+throughput is no measure for the choice: jobs that run one at a time have a throughput of 1, and so never lose.
 
 1. *Lists.* Jobs are started in several orders, with several limits on how many run side by side, and by three rules:
    start whatever fits; start what raises the system throughput; start what fits without plans. Taking turns and first
@@ -10,11 +10,12 @@ system throughput of at least 1 alone would be met by running one job at a time.
 2. *Search.* A depth-first search over the sets of jobs that start at each moment, which cuts branches that cannot
    improve on the best schedule known (branch and bound). It stops after `_NODES` moments.
 
-At most `HORIZON` waiting jobs, the first in fair order, are considered. Whichever job ends first, the choice is made
+At most `HORIZON` waiting jobs, the first in fair order, are considered. Whenever a job ends, the choice is made
 again, with the jobs that follow.
 
-A schedule that starts a job has to be better by `MARGIN` than waiting for the next end, in makespan or in ANTT.
-A difference below the error of the estimates must not start a job, because a started job runs to its end.
+A schedule that starts a job has to be better by `MARGIN` than waiting for the next end, in makespan or in ANTT. A
+difference below the error of the estimates must not start a job, because a job that has started usually runs to its
+end.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -30,7 +31,7 @@ from indb_tensile.scheduler.completion.start_rules import OvertakingRule, earlie
 
 # Schedules whose makespans differ by less are ranked by ANTT. A larger band finishes short jobs earlier and the last
 # job later.
-_BAND = 0.02
+BAND = 0.02
 MARGIN = 0.03  # larger than the usual error of the forecasts of one set relative to another
 # Moments of the depth-first search. Random sets of two to six jobs were at most 4 % above the exhaustive best with
 # 600, mostly because of the band, and within 5 % with 150. With 300, a choice among many jobs takes 10 to 15 ms of a
@@ -39,9 +40,9 @@ _NODES = 300
 HORIZON = 8  # The next choice is made when a job ends. More jobs rarely change the first choice.
 # How many jobs lists run side by side at most. A list of width 5 or 7 rarely differs from its neighbours.
 _WIDTHS = (1, 2, 3, 4, 6, 8)
-_ALL_SUBSETS = (
-    4  # Up to this many waiting jobs every subset of them is tried at each moment, else the first of each order.
-)
+# Up to this many waiting jobs, every subset of them is tried at each moment. Of more jobs, the first ones of each
+# order are tried, and all single jobs and pairs.
+_ALL_SUBSETS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +113,24 @@ def choose_starts(forecasts: SetForecasts, running: int, *, nodes: int = _NODES)
     )
 
 
+def raises_throughput(forecasts: SetForecasts, width: int, running: int, job: int) -> bool:
+    """Return whether the set is narrower than `width`, and the job fits and raises the set's throughput by `MARGIN`.
+
+    `running` and `job` are bit masks.
+    """
+    if not _fits(forecasts, width, running, job):
+        return False
+    return forecasts.throughput(running | job) > forecasts.throughput(running) * (1 + MARGIN)
+
+
+def _fits(forecasts: SetForecasts, width: int, running: int, job: int) -> bool:
+    return running.bit_count() < width and forecasts.step_ns(running | job) is not None
+
+
+def _fits_unplanned(forecasts: SetForecasts, width: int, running: int, job: int) -> bool:
+    return _fits(forecasts, width, running, job) and forecasts.fit_unplanned(running | job)
+
+
 def _without(moment: ScheduleMoment, job: int) -> ScheduleMoment:
     return ScheduleMoment(
         now_ns=moment.now_ns,
@@ -132,7 +151,7 @@ def _best(schedules: "list[_Schedule]") -> _Schedule | None:
     """Return the schedule with the least ANTT among those whose makespan is within the band above the least."""
     if not schedules:
         return None
-    limit_ns = min(schedule.makespan_ns for schedule in schedules) * (1 + _BAND)
+    limit_ns = min(schedule.makespan_ns for schedule in schedules) * (1 + BAND)
     near = [schedule for schedule in schedules if schedule.makespan_ns <= limit_ns]
     return min(near, key=lambda schedule: (schedule.antt, schedule.makespan_ns, schedule.starts))
 
@@ -143,7 +162,10 @@ def _is_better(schedule: _Schedule, other: _Schedule) -> bool:
 
 @dataclass(slots=True)
 class _Search:
-    """The schedules that were foretold so far, and the bounds by which branches are cut."""
+    """The schedules that were foretold so far, and the bounds by which branches are cut.
+
+    `nodes` is the number of moments that the depth-first search may still visit.
+    """
 
     forecasts: SetForecasts
     nodes: int
@@ -169,13 +191,13 @@ class _Search:
 
     def lists(self, moment: ScheduleMoment) -> None:
         """Foretell the schedules of all lists."""
-        rules = (self._fits, self._raises_throughput, self._fits_unplanned)
+        rules = (_fits, raises_throughput, _fits_unplanned)
         most = (moment.running | moment.waiting).bit_count()
         widths = [width for width in _WIDTHS if width <= most] or [1]
         for order in self._orders:
             for width in widths:
                 for rule in rules if width > 1 else rules[:1]:  # a list of width 1 takes turns by any rule
-                    self._follow(moment, order, partial(rule, width))
+                    self._follow(moment, order, partial(rule, self.forecasts, width))
 
     def _follow(self, moment: ScheduleMoment, order: Sequence[int], joins: Callable[[int, int], bool]) -> None:
         """Foretell the schedule in which jobs start in this order, whenever they may join the present set."""
@@ -194,17 +216,6 @@ class _Search:
             moment = following
         self._keep(moment, starts or 0)
 
-    def _fits(self, width: int, running: int, job: int) -> bool:
-        return running.bit_count() < width and self.forecasts.step_ns(running | job) is not None
-
-    def _raises_throughput(self, width: int, running: int, job: int) -> bool:
-        if not self._fits(width, running, job):
-            return False
-        return self.forecasts.throughput(running | job) > self.forecasts.throughput(running) * (1 + MARGIN)
-
-    def _fits_unplanned(self, width: int, running: int, job: int) -> bool:
-        return self._fits(width, running, job) and self.forecasts.fit_unplanned(running | job)
-
     # --- branch and bound --------------------------------------------------------------------------------------
 
     def branch(self, moment: ScheduleMoment, starts: int | None) -> None:
@@ -221,7 +232,7 @@ class _Search:
                 self.branch(following, jobs if starts is None else starts)
 
     def _subsets(self, moment: ScheduleMoment) -> Iterator[int]:
-        """Yield the sets of waiting jobs that may start, larger ones first. Of equal jobs the earlier start first."""
+        """Yield the sets of waiting jobs that may start, larger sets first. Of equal jobs, the earlier ones start."""
         if not moment.waiting:
             yield 0
             return
@@ -256,13 +267,17 @@ class _Search:
         return any(self._earlier_equals[k] & left_behind for k in members(jobs))
 
     def _may_improve(self, moment: ScheduleMoment) -> bool:
-        """Return whether a schedule through this moment can have a lower makespan, or a lower ANTT in the band."""
+        """Return whether a schedule through this moment can have the least makespan, or the least ANTT in the band.
+
+        Operators of the jobs that are left take at least their time alone, and together the device's time at the
+        highest throughput.
+        """
         left = members(moment.running | moment.waiting)
         step_ns = [self.demands[k].alone_ns for k in left]
         alone_ns = [moment.left_ns(k, ns) for k, ns in zip(left, step_ns, strict=True)]
         device_ns = sum(moment.steps_left[k] * ns for k, ns in zip(left, step_ns, strict=True))
         makespan_ns = moment.now_ns + max(max(alone_ns, default=0.0), device_ns / self._most_throughput)
-        if makespan_ns > self._least_ns * (1 + _BAND):
+        if makespan_ns > self._least_ns * (1 + BAND):
             return False
         if makespan_ns < self._least_ns:
             return True
@@ -271,7 +286,7 @@ class _Search:
         return turnaround / len(self.demands) < self._least_antt
 
     def _bound_of_size(self, jobs: int) -> float:
-        """Return a bound on the throughput of sets of this many jobs: that of the best if memory had no limit."""
+        """Return a bound on the throughput of sets of this many jobs, as if each had all the memory."""
         slowdown = self.forecasts.device.contention.slowdown(jobs)
         speeds = (demand.alone_ns / demand.trade_offs[0].beside_others_ns(slowdown) for demand in self.demands)
         return sum(sorted(speeds, reverse=True)[:jobs])
@@ -281,7 +296,7 @@ class _Search:
         self.schedules.append(_Schedule(starts=starts, makespan_ns=moment.now_ns, antt=antt, ends_ns=moment.ends_ns))
         if moment.now_ns < self._least_ns:
             self._least_ns = moment.now_ns
-            near = [s.antt for s in self.schedules if s.makespan_ns <= moment.now_ns * (1 + _BAND)]
+            near = [s.antt for s in self.schedules if s.makespan_ns <= moment.now_ns * (1 + BAND)]
             self._least_antt = min(near)
-        elif moment.now_ns <= self._least_ns * (1 + _BAND):
+        elif moment.now_ns <= self._least_ns * (1 + BAND):
             self._least_antt = min(self._least_antt, antt)

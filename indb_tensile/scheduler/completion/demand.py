@@ -1,7 +1,8 @@
 """What a job needs of the device until it is done: its remaining training steps, and a step's time for any memory.
 
 The times are those of the job alone on the device. contention.py says how much other jobs slow the job down. Before
-its first step a job starts up, and after its last one it closes: it then has its memory and computes nothing.
+its first step a job starts up, and after its last step it closes. While it starts up or closes, it has its memory and
+computes nothing.
 """
 
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ class TradeOff:
     """One plan of a job: the memory that the plan needs, and the mean time of a training step alone on the device.
 
     `iteration_ns` is the sum of `compute_ns`, `stall_ns` (waits for copies of swapped tensors), the upload of the
-    batch, and what lies between two iterations. In each step, copies of swapped tensors occupy the lane to the host
+    batch, and the time between two iterations. In each step, copies of swapped tensors occupy the lane to the host
     for `out_ns` and the lane to the device for `in_ns`.
     """
 
@@ -29,7 +30,7 @@ class TradeOff:
     def with_steps_of(self, between_ns: float, *, computes: bool) -> "TradeOff":
         """Return the same plan with this time between two iterations as part of the step.
 
-        With `computes` it is slowed down like operators, because it needs what the device computes with.
+        With `computes`, other jobs slow this time down like operators, because it needs the device's computing units.
         """
         if between_ns <= 0:
             return self
@@ -50,8 +51,8 @@ class TradeOff:
 class JobDemand:
     """What one job needs of the device until it is done.
 
-    `trade_offs` start with the plan that needs most memory and least time. Each of the others needs less memory and
-    more time than the one before it. `steps_left` and `steps` (all of the training) count training steps. Validation
+    `trade_offs` start with the plan that needs most memory and least time. Each further plan needs less memory and
+    more time than the plan before it. `steps_left` and `steps` (all of the training) count training steps. Validation
     counts as the fraction of a training step that it takes. `owner` is the role's oid.
 
     `startup_ns` is the time from the order to start until the first step, or what is left of it. `closing_ns` is the

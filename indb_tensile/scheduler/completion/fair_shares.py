@@ -39,7 +39,7 @@ class FairShare:
 
 
 def advance(shares: Sequence[FairShare], work_ns: float) -> tuple[dict[JobId, float], dict[JobId, float]]:
-    """Do so much work in the fair schedule.
+    """Advance the fair schedule by this much work of the device.
 
     Return the work that is left of each job, 0 if the job is done, and for each job that is done the work after which
     it was done.
@@ -71,37 +71,39 @@ def _owners(shares: Sequence[FairShare]) -> list[int]:
 
 
 class _OwnersJobs:
-    """The jobs of one owner. Those of the highest priority have all been worked for equally long, which is kept once
-    for all of them: so an end costs no more than a step for each owner.
+    """The jobs of one owner.
+
+    The fair schedule works equally long for all jobs of the highest priority. This time is stored once for all of
+    them, so that the end of a job takes time in the number of owners and not of jobs.
     """
 
     def __init__(self, shares: Sequence[FairShare]) -> None:
         self.weight = shares[0].weight
         ordered = sorted(shares, key=lambda share: (share.priority, -share.left_ns))
-        self._waiting = ordered  # the last is the next to end
+        self._not_done = ordered  # the last job is the next to end
         self._done: list[JobId] = []
         self._worked_ns = 0.0  # for each job of the highest priority
-        self._among = 0  # the number of jobs of the highest priority
+        self._highest = 0  # the number of jobs of the highest priority
         self._count_highest()
 
     @property
     def is_present(self) -> bool:
         """True if some job is not done."""
-        return bool(self._waiting)
+        return bool(self._not_done)
 
     @property
     def next_end_ns(self) -> float:
         """The work for this owner until the next job is done."""
-        return max(0.0, self._waiting[-1].left_ns - self._worked_ns) * self._among
+        return max(0.0, self._not_done[-1].left_ns - self._worked_ns) * self._highest
 
     def work(self, owners_ns: float) -> list[JobId]:
-        """Work for the owner's jobs of the highest priority, and return the jobs that are done by that."""
-        self._worked_ns += owners_ns / self._among
+        """Work for the owner's jobs of the highest priority, and return the jobs that are done then."""
+        self._worked_ns += owners_ns / self._highest
         ended = []
-        while self._among and self._waiting[-1].left_ns - self._worked_ns <= _REST_NS:
-            ended.append(self._waiting.pop().job)
-            self._among -= 1
-        if not self._among:
+        while self._highest and self._not_done[-1].left_ns - self._worked_ns <= _REST_NS:
+            ended.append(self._not_done.pop().job)
+            self._highest -= 1
+        if not self._highest:
             self._worked_ns = 0.0
             self._count_highest()
         self._done += ended
@@ -110,10 +112,10 @@ class _OwnersJobs:
     def left_ns(self) -> Iterator[tuple[JobId, float]]:
         """Yield the work that is left of each job."""
         yield from ((job, 0.0) for job in self._done)
-        for place, share in enumerate(reversed(self._waiting)):
-            yield share.job, share.left_ns - (self._worked_ns if place < self._among else 0.0)
+        for place, share in enumerate(reversed(self._not_done)):
+            yield share.job, share.left_ns - (self._worked_ns if place < self._highest else 0.0)
 
     def _count_highest(self) -> None:
-        if self._waiting:
-            highest = self._waiting[-1].priority
-            self._among = sum(share.priority == highest for share in self._waiting)
+        if self._not_done:
+            priority = self._not_done[-1].priority
+            self._highest = sum(share.priority == priority for share in self._not_done)

@@ -1,16 +1,16 @@
 """Foretell when each of some jobs is done, if waiting jobs start at certain moments and then run to completion.
 
 A foretold schedule is a list of sets of jobs. At its start, and whenever a job ends, waiting jobs may start. A job
-that starts first starts up, then does its steps, and then closes (demand.py). While it starts up or closes it has its
-memory, and takes no part in the use of the device: the other jobs of the set train as fast as without it
+starts up, does its steps, and closes (demand.py). While it starts up or closes, it has its memory and does not
+compute: the other jobs of the set train as fast as without it, in the memory that it leaves
 (`SetForecasts.part_step_ns`). So a set has stretches of constant speed, which end where a job begins to compute, does
-its last step, or ends. Between two waves of short jobs, the device of a narrow set has nothing to do, and a wider set
-fills these gaps.
+its last step, or ends. If few jobs run side by side, the device is idle between the last step of a job and the first
+step of the next; more jobs side by side fill these gaps.
 
 - *Makespan*: the time until all jobs are done.
 - *ANTT* (average normalised turnaround time, Eyerman and Eeckhout 2008): the mean over the jobs of the time until the
-  job is done, divided by the time of the whole job alone with all the memory. What a job has already waited is left
-  out. It would add the same number to every schedule.
+  job is done, divided by the time of the whole job alone with all the memory. The time for which a job has already
+  waited is left out, because it would add the same number to every schedule.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from indb_tensile.scheduler.completion.demand import JobDemand
 from indb_tensile.scheduler.completion.set_forecasts import SetForecasts, members
 
-_ROUNDING = 1e-9  # a smaller part of what was left is done
+_ROUNDING = 1e-9  # a remainder below this part of the previous remainder is a rounding error and counts as done
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,8 +27,8 @@ class ScheduleMoment:
     """The jobs at one moment of a schedule.
 
     `running` and `waiting` are bit masks over the demands. `startup_ns`, `steps_left` and `closing_ns` have one entry
-    for each demand, 0 where that is done. `turnaround` is the sum of the normalised turnaround times of the jobs that
-    are done, and `ends_ns` has their ends.
+    for each demand, 0 after that phase of the job. `turnaround` is the sum of the normalised turnaround times of the
+    jobs that are done, and `ends_ns` has their ends.
     """
 
     now_ns: float
@@ -123,6 +123,6 @@ def _part_step_ns(forecasts: SetForecasts, jobs: int, computing: Sequence[int]) 
 
 
 def _less(left: float, passed: float) -> float:
-    """Return what is left of this after so much of it has passed."""
+    """Return `left` less `passed`, and 0 where the rest is a rounding error."""
     rest = left - passed
     return 0.0 if rest <= _ROUNDING * left else rest

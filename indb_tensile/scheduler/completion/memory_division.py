@@ -8,9 +8,9 @@ from indb_tensile.scheduler.completion.demand import TradeOff
 
 
 def divide_memory(curves: "Sequence[MemoryCurve]", budget_bytes: int) -> list[int] | None:
-    """Return the number of one plan for each job so that all fit; None if they do not fit.
+    """Return the number of one plan for each job, so that all plans together fit; None if no such plans do.
 
-    The step down with the least slowdown for each byte is taken until they fit.
+    Greedy: each step moves the job to a smaller plan for which that costs the least slowdown for each saved byte.
     """
     at = [0] * len(curves)
     used_bytes = sum(curve.rounded_bytes[0] for curve in curves)
@@ -27,7 +27,10 @@ def divide_memory(curves: "Sequence[MemoryCurve]", budget_bytes: int) -> list[in
 
 
 class _StepDown(NamedTuple):
-    """From one plan of a job to another that needs less memory. `slope` is the slowdown for each saved byte."""
+    """A step from one plan of a job to another that needs less memory.
+
+    `slope` is the slowdown for each saved byte.
+    """
 
     slope: float
     to: int

@@ -1,9 +1,9 @@
 """Foretell the time of a training step of each job of a set that runs side by side, from the jobs' trade-offs.
 
-A set is tried before any job of the set is planned, so this has to be fast. The memory is divided along the jobs'
-trade-offs for the least sum of slowdowns, operators are slowed down by contention (contention.py), and copies that
-need more than the lanes can carry slow down the jobs that copy. The planner later makes real plans for the chosen
-set, whose forecasts then replace the estimate (`corrections`).
+A choice of starts tries hundreds of sets before any of their jobs is planned, so a forecast has to be fast. The
+memory is divided along the jobs' trade-offs for the least sum of slowdowns, operators are slowed down by contention
+(contention.py), and copies that need more than the lanes can carry slow down the jobs that copy. The planner later
+makes real plans for the chosen set, whose forecasts then replace the estimate (`corrections`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,8 @@ _BITS = tuple(tuple(bit for bit in range(8) if byte >> bit & 1) for byte in rang
 class SlowSet:
     """A kind of set that was slower than foretold: the sorted kinds of its jobs, and each job's slowdown.
 
-    Slowdowns are against alone with all the memory. The measurement counts until the time `until_s`.
+    A slowdown is the time of a step divided by its time alone with all the memory. The measurement counts until the
+    time `until_s`.
     """
 
     kinds: tuple[str, ...]
@@ -30,12 +31,12 @@ class SlowSet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedDevice:
-    """What the jobs of a set share."""
+    """The device that the jobs of a set share, and what is known of its use."""
 
     budget_bytes: int
     region_bytes: int
     contention: Contention
-    max_slowdown: float  # the most that a job of a set may be slowed down, against alone with all the memory
+    max_slowdown: float  # the largest slowdown that a job of a set may have
     slow_sets: tuple[SlowSet, ...] = ()
 
 
@@ -51,8 +52,8 @@ class SetForecasts:
     """The forecasts of sets of these jobs. A set is a bit mask: bit k stands for `demands[k]`. Remembers its results.
 
     `corrections` are the known step times of some sets, by position in the set, in nanoseconds. They hold for all
-    sets of the same kinds of jobs: otherwise, of two equal jobs, one that was planned would always look worse than
-    one that was not.
+    sets of the same kinds of jobs: otherwise, of two equal jobs, the job that was planned would always look worse
+    than the other. Two jobs are of one kind here if their graphs and their trade-offs are equal.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class SetForecasts:
         corrections: Mapping[int, tuple[float, ...]] | None = None,
         running: int = 0,
     ) -> None:
-        """`running` is the set that runs now. It goes on, however slow its jobs are."""
+        """`running` is the set that runs now. It may go on, however slow its jobs are."""
         self.demands = tuple(demands)
         self.device = device
         self._running = running
@@ -79,8 +80,8 @@ class SetForecasts:
     def step_ns(self, jobs: int) -> tuple[float, ...] | None:
         """Return the time of a step of each job of the set, in the order of the bits; None if the set cannot run.
 
-        A set cannot run if the jobs do not fit, or if a job would be slower than `max_slowdown` allows, unless all of
-        the jobs run side by side now.
+        A set cannot run if the jobs do not fit, or if a job would be slower than `max_slowdown` allows. The second
+        condition does not apply if all jobs of the set run side by side now.
         """
         if jobs not in self._known:
             self._known[jobs] = self._forecast(jobs)
@@ -89,7 +90,7 @@ class SetForecasts:
     def part_step_ns(self, jobs: int, computing: int) -> tuple[float, ...] | None:
         """Return the time of a step of each job of the set that computes, while the others start up or close.
 
-        Jobs that do not compute have their memory, and slow no other job down. Is None if the set cannot run.
+        Jobs that do not compute have their memory, and slow no other job down. None if the set cannot run.
         """
         if jobs == computing:
             return self.step_ns(jobs)

@@ -1,39 +1,40 @@
 """Choose running jobs that leave the device for a while, so that waiting jobs can run in their place: a shift.
 
 A waiting job may take the place only of jobs that come after it in fair order (fair_shares.py). Two foretold
-schedules are compared: in one the running jobs stay, in the other the set of jobs is chosen anew in fair order, and
-pays for the copies of the states. After that, jobs run to their ends in both. A running job that leaves comes back
-before the jobs that may not take its place: near ties in fair order would only make the shift look costly. A shift is
-chosen
+schedules are compared. In the first, the running jobs stay. In the second, the set of jobs is chosen anew in fair
+order, and every end is later by the copies of the states that leave. After that, jobs run to their ends in both. In
+the second schedule, a running job that leaves comes back before the jobs that may not take its place: jobs about as
+long as itself would only make the shift look costly. A shift is chosen
 
-- if the mean completion gets better: what some jobs gain is at least `_GAIN_OVER_LOSS` of what others lose, and the
-  makespan gets at most `_BAND` and the cost of the change longer. A shift gains no throughput; it lets short jobs
-  finish first.
-- if a waiting job's first step is overdue,
-- or if a waiting job of another owner would end later than with fair shares.
+- if the mean completion gets better: some jobs gain more than `_GAIN_OVER_LOSS` times what the others lose, and more
+  than the cost of the change; and the makespan grows by at most `BAND` and that cost. A shift gains no throughput: it
+  lets short jobs finish first;
+- if the first step of the waiting job that would start is overdue;
+- or if that job would end later than with fair shares, and the jobs that leave belong to other owners.
 
-Estimates that change by a few per cent change no shift: to come back by the first rule, a job would have to be
-shorter by `_GAIN_OVER_LOSS` squared than the job that took its place, which becomes shorter while it runs. The order
-in which the fair schedule ends jobs changes only if jobs come or go, apart from near ties, which `_TIE` excludes.
+A change of the estimates by a few per cent does not reverse a shift. To come back by the first rule, a job would have
+to be shorter, by `_GAIN_OVER_LOSS` squared, than the job that took its place, and that job has less and less left.
+The order in which the fair schedule ends jobs changes only if jobs come or go, apart from near ties, which `_TIE`
+excludes.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from indb_tensile.scheduler.completion.choose_starts import HORIZON
+from indb_tensile.scheduler.completion.choose_starts import BAND, HORIZON, raises_throughput
 from indb_tensile.scheduler.completion.foretell import ScheduleMoment, first_moment, start, until_next_end
 from indb_tensile.scheduler.completion.set_forecasts import SetForecasts, members
 
-_BAND = 0.02  # schedules whose makespans differ by less are ranked by completion, as in choose_starts.py
+CHANGE_SHARE = 0.05  # the largest share of a job's quantum that a change of places takes (admission/shift_rule.py)
+# How many times the loss the gain has to be. A small change of the estimates then does not reverse a shift.
 _GAIN_OVER_LOSS = 1.2
 _TIE = 0.05  # two jobs whose fair ends differ by less do not take each other's place
-_RISE = 0.03  # a job joins a set in a list if it raises the throughput by this much
-_WIDTHS = (1, 2, 3, 4, 8)
+_WIDTHS = (1, 2, 3, 4, 8)  # how many jobs the schedules run side by side at most
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShiftQuestion:
-    """What a choice is made from. Sets of jobs are bit masks over the demands of `forecasts`.
+    """All that a choice depends on. Sets of jobs are bit masks over the demands of `forecasts`.
 
     `order` has all jobs in fair order. `fair_ends_ns` is by job the time until the fair schedule ends it, and
     `change_ns` the time in which its state leaves the device and returns. `movable` are the running jobs that may
@@ -52,12 +53,12 @@ class ShiftQuestion:
     overdue: int = 0
 
     def displaces(self, job: int, other: int) -> bool:
-        """Return whether this running job, the other, may leave for the job."""
+        """Return whether the running job `other` may leave for the waiting job `job`."""
         leaves = self.movable >> other & 1 or (self.beginning >> other & 1 and self.new >> job & 1)
         return bool(leaves) and self.precedes(job, other)
 
     def precedes(self, job: int, other: int) -> bool:
-        """Return whether the job comes before the other in fair order, by more than estimates err."""
+        """Return whether `job` comes before `other` in fair order, by more than the error of estimates."""
         demand, other_demand = self.forecasts.demands[job], self.forecasts.demands[other]
         if demand.owner == other_demand.owner and demand.priority != other_demand.priority:
             return demand.priority > other_demand.priority
@@ -113,7 +114,7 @@ def choose_shift(question: ShiftQuestion) -> DeviceShift | None:
 
 def _pays(question: ShiftQuestion, stay: _Course, change: _Course) -> bool:
     cost_ns = _cost_ns(question, change)
-    if change.makespan_ns > stay.makespan_ns * (1 + _BAND) + cost_ns:
+    if change.makespan_ns > stay.makespan_ns * (1 + BAND) + cost_ns:
         return False
     earlier = [old - new for old, new in zip(stay.ends_ns, change.ends_ns, strict=True)]
     gained_ns, lost_ns = sum(ns for ns in earlier if ns > 0), -sum(ns for ns in earlier if ns < 0)
@@ -123,19 +124,21 @@ def _pays(question: ShiftQuestion, stay: _Course, change: _Course) -> bool:
 def _must(question: ShiftQuestion, stay: _Course, change: _Course, first: int) -> bool:
     """Return whether the first job must run now, even if the mean completion gets worse.
 
-    It must if its first step is overdue, or if it would end later than with fair shares.
+    It must if its first step is overdue. It must also if three things hold: without the shift it would end later than
+    with fair shares, by more than a near tie and a quantum of its own; with the shift it ends earlier by more than a
+    near tie; and the jobs that leave belong to other owners.
     """
     if question.overdue >> first & 1:
         return True
     demands = question.forecasts.demands
     owners = {demands[k].owner for k in members(question.running & ~change.jobs)}
-    fair_ns = question.fair_ends_ns[first] * (1 + _TIE) + question.change_ns[first] / _TIE
+    fair_ns = question.fair_ends_ns[first] * (1 + _TIE) + question.change_ns[first] / CHANGE_SHARE
     late = stay.ends_ns[first] > fair_ns and change.ends_ns[first] < (1 - _TIE) * stay.ends_ns[first]
     return late and demands[first].owner not in owners
 
 
 def _is_allowed(question: ShiftQuestion, course: _Course) -> bool:
-    """Return whether jobs leave that may leave, each for a job that precedes it."""
+    """Return whether jobs leave, and each of them may leave for one of the jobs that come."""
     leaving, coming = question.running & ~course.jobs, course.jobs & ~question.running
     if not leaving or not coming:
         return False
@@ -170,8 +173,8 @@ def _courses(question: ShiftQuestion, running: int) -> Iterator[_Course]:
 
 
 def _without_near_ties(question: ShiftQuestion, order: Sequence[int]) -> list[int]:
-    """Return the order with each running job moved before the waiting ones that do not precede it, up to the first
-    one that does.
+    """Return the order with each running job moved forward, past waiting jobs that do not precede it, as far as the
+    next job that runs or precedes it.
     """
     ordered: list[int] = []
     for job in order:
@@ -188,7 +191,7 @@ def _followed(forecasts: SetForecasts, moment: ScheduleMoment, order: Sequence[i
     while not moment.is_over:
         jobs = moment.running
         for k in order:
-            if moment.waiting >> k & 1 and (not jobs or _joins(forecasts, jobs, 1 << k, width)):
+            if moment.waiting >> k & 1 and (not jobs or raises_throughput(forecasts, width, jobs, 1 << k)):
                 jobs |= 1 << k
         following = until_next_end(start(moment, jobs & moment.waiting), forecasts)
         if following is None:
@@ -196,12 +199,6 @@ def _followed(forecasts: SetForecasts, moment: ScheduleMoment, order: Sequence[i
         first = jobs if first is None else first
         moment = following
     return _Course(jobs=first or 0, makespan_ns=moment.now_ns, ends_ns=moment.ends_ns)
-
-
-def _joins(forecasts: SetForecasts, jobs: int, job: int, width: int) -> bool:
-    if jobs.bit_count() >= width or forecasts.step_ns(jobs | job) is None:
-        return False
-    return forecasts.throughput(jobs | job) > forecasts.throughput(jobs) * (1 + _RISE)
 
 
 def _delayed(question: ShiftQuestion, course: _Course) -> _Course:
@@ -212,14 +209,15 @@ def _delayed(question: ShiftQuestion, course: _Course) -> _Course:
 
 
 def _cost_ns(question: ShiftQuestion, course: _Course) -> float:
-    """Return the time of the change: those that leave copy their states out and back in. Those that come have to be
-    copied in either case.
+    """Return the time of the change: the states of the jobs that leave are copied out and back in.
+
+    The states of the jobs that come do not count, because they are copied to the device in either schedule.
     """
     return sum(question.change_ns[k] for k in members(question.running & ~course.jobs))
 
 
 def _best(courses: Sequence[_Course]) -> _Course:
-    limit_ns = min(course.makespan_ns for course in courses) * (1 + _BAND)
+    limit_ns = min(course.makespan_ns for course in courses) * (1 + BAND)
     return min((course for course in courses if course.makespan_ns <= limit_ns), key=_rank)
 
 

@@ -1,4 +1,4 @@
-"""Which waiting jobs may start before others, and the lists in which jobs are started when the search begins.
+"""Which waiting jobs may start before others, and the orders in which choose_starts.py tries to start jobs.
 
 `demands` are in fair order: the first waiting job is the next to start. Jobs of one owner and one priority may start
 in any order. A job of another owner, or of a lower priority, may overtake an earlier job only if the earlier job
@@ -34,7 +34,7 @@ class OvertakingRule:
         return True
 
     def _fills_a_gap(self, moment: ScheduleMoment, job: int, earlier: int) -> bool:
-        """Return whether the earlier job cannot run beside the present set, and this job ends before all others."""
+        """Return whether the earlier job cannot run beside the present set, and `job` ends before the set changes."""
         if self._forecasts.step_ns(moment.running | 1 << earlier) is not None:
             return False
         together = moment.running | 1 << job

@@ -26,8 +26,10 @@ Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
 _BEFORE, _NOTHING = -1, -2  # the value that the previous iteration left, and no value at all
-_NEVER = -(2**40)
-_DEEPEST = 6  # the longest chain of re-run operators whose cost is charged
+_NEVER = -(2**40)  # a position before all others
+# The longest chain of re-run operators whose cost is charged. What lies behind it costs nothing, so the bound stays
+# valid for any value: a larger one makes it tighter and takes more time.
+_DEEPEST = 6
 
 
 def movable(graph: StepGraph, operator: Operator) -> bool:
@@ -40,33 +42,29 @@ def movable(graph: StepGraph, operator: Operator) -> bool:
 class Moment:
     """The items that are on the device, or away at a price, while fixed operator `position` runs for the first time.
 
-    An item is a value of a tensor. For each item: its bytes; the window of its copies (`since` the operator after
-    which it may leave, `due` the operator before which it is back, counted on beyond the iteration for persistent
-    tensors); whether it has to be copied to the host in each iteration; and the node that can recompute it, -1 for
-    none. Items up to `must` are needed after the moment in any case, the others only if a node runs again.
-
-    `updates` are the movable operators that may have run before the moment or may run after it.
-
-    A node is an operator that may run again. For each node: its cost, the node that reads its result, and the item
-    that is read. `levels` orders nodes so that children come first. `leaf_node` needs `leaf_item`, which no node
-    makes.
+    An item is a value of a tensor. The first `must` items are needed after the moment in any case, the others only if
+    a node runs again. A node is an operator that may run again. Positions of the next iteration count on from those
+    of this one.
     """
 
     position: int
-    own_bytes: float
+    own_bytes: float  # of the tensors that the operator accesses, and of its workspace
     must: int
+    # by item
     size_bytes: Floats
-    since: Ints
-    due: Ints
-    copied: Flags
-    node: Ints
+    since: Ints  # the operator after which the item may leave
+    due: Ints  # the operator before which the item is back
+    copied: Flags  # whether the item has to be copied to the host in each iteration
+    node: Ints  # the node that can recompute the item, -1 for none
+    # by node
     cost_ns: Floats
-    parent: Ints
-    through: Ints
-    levels: tuple[Ints, ...]
+    parent: Ints  # the node that reads the result, -1 for none
+    through: Ints  # the item that the parent reads
+    levels: tuple[Ints, ...]  # the nodes in an order in which each comes before its parent
+    # by pair of a node and an item that it reads and that no node makes
     leaf_node: Ints
     leaf_item: Ints
-    updates: "Updates"
+    updates: "Updates"  # movable operators that may have run before the moment or may run after it
 
     def inside(self, stop: int) -> Flags:
         """Return which nodes, if they run again, run before this operator, because their results are
@@ -87,19 +85,19 @@ class Updates:
     """Movable operators that may run on either side of one moment, each with the persistent tensors that it alone
     writes.
 
-    For each update: its cost; and the item that it reads and that is needed until it has run, -1 for none. For each
-    tensor: the number of its update, its bytes, and the windows of its copies, once if the update has not run
-    (`since_old`, `due_old`), and once if it has run (`since_new`, `due_new`).
+    A tensor has two windows for its copies: one if the update has not run yet, and another if it has run.
     """
 
+    # by update
     operator: Ints
     cost_ns: Floats
-    gradient: Ints
-    of: Ints
+    gradient: Ints  # the item that the update reads, and that is needed until the update has run; -1 for none
+    # by tensor
+    of: Ints  # the number of its update
     size_bytes: Floats
-    since_old: Ints
+    since_old: Ints  # the window before the update
     due_old: Ints
-    since_new: Ints
+    since_new: Ints  # the window after the update
     due_new: Ints
 
 
@@ -124,12 +122,13 @@ class Moments:
         self._group()
 
     def held_bytes(self) -> Floats:
-        """Return for each fixed operator the bytes that are resident at its moment or have to come back. No plan can
-        drop more.
+        """Return for each fixed operator the bytes that are resident at its moment or are needed later.
+
+        The bound at an operator is never higher, because a plan may keep all of these bytes.
         """
         change = [0] * (self.count + 1)
         until: dict[tuple[int, int], int] = {}
-        rows = (self._tensor[self._whole], self._version[self._whole], self._not_before[self._whole])
+        rows = (self._tensor[self._transient], self._version[self._transient], self._not_before[self._transient])
         for tensor, maker, reader in zip(*(row.tolist() for row in rows), strict=True):
             until[tensor, maker] = max(until.get((tensor, maker), 0), reader)
         makers: list[list[int]] = [[] for _ in self.graph.tensors]
@@ -159,7 +158,7 @@ class Moments:
         grouped[self._state[np.isin(self._state_of, open_updates)]] = True
         persisting = np.flatnonzero(self.persistent & self._used & ~accessed & ~grouped)
         due, since, copied = self._persisting(position)
-        live = self._whole & (self._version < position) & (self._not_before > position) & ~accessed[self._tensor]
+        live = self._transient & (self._version < position) & (self._not_before > position) & ~accessed[self._tensor]
         transient = np.unique(self._tensor[live])
         soonest = np.full(len(accessed), self.count)
         np.minimum.at(soonest, self._tensor[live], self._not_after[live])
@@ -195,7 +194,7 @@ class Moments:
         """Return these updates as they are at the moment of this fixed operator."""
         state = np.isin(self._state_of, open_updates)
         tensor, update = self._state[state], self._state_of[state]
-        turned = self.count + np.maximum(1, np.minimum(self._soonest[tensor], position))
+        next_due = self.count + np.maximum(1, np.minimum(self._soonest[tensor], position))  # in the next iteration
         return Updates(
             operator=self._update[open_updates],
             cost_ns=self.cost_ns[self._update[open_updates]],
@@ -205,7 +204,7 @@ class Moments:
             since_old=np.full(len(tensor), position - self.count),
             due_old=np.full(len(tensor), self.count),
             since_new=self._update_after[update],
-            due_new=turned,
+            due_new=next_due,
         )
 
     def _group(self) -> None:
@@ -271,32 +270,31 @@ class Moments:
         self._tensor, self._version, operator = np.array(rows, dtype=np.int64).reshape(-1, 3).T
         self._wrote, self._writer = np.array(writes, dtype=np.int64).reshape(-1, 2).T
         fixed = self.fixed[operator]
-        # the access is certainly after all fixed operators before this
+        # the access runs after all fixed operators before this position
         self._not_before = np.where(fixed, operator, self.after[operator] + 1)
         self._not_after = np.where(fixed, operator, self.count)
         self._used = np.zeros(len(self.size_bytes), dtype=bool)
         self._used[self._tensor] = True
         self._soonest = np.full(len(self.size_bytes), self.count)
         np.minimum.at(self._soonest, self._tensor, self._not_after)
-        sure = (self._version >= 0) & ~self.persistent[self._tensor]
-        self._whole = (
-            sure & self.fixed[np.maximum(self._version, 0)]
-        )  # accesses of tensors that do not persist, whose value is certainly made before
+        # accesses of a value of a tensor that does not persist, if a fixed operator made the value
+        made = (self._version >= 0) & ~self.persistent[self._tensor]
+        self._transient = made & self.fixed[np.maximum(self._version, 0)]
 
     def _persisting(self, position: int) -> tuple[Ints, Ints, Flags]:
-        """Return for persistent tensors by when each is back, since when it may be away, and whether it has to be
-        copied out.
+        """Return by tensor, valid for persistent ones: the operator before which it has to be back, the operator
+        after which it may be away, and whether it has to be copied to the host in each iteration.
         """
         due = np.full(len(self.size_bytes), 2 * self.count + 1)
         later = self._not_before > position
         np.minimum.at(due, self._tensor[later], self._not_after[later])
-        turned = self.count + np.maximum(1, np.minimum(self._soonest, position))  # past the iteration's end
+        next_due = self.count + np.maximum(1, np.minimum(self._soonest, position))  # in the next iteration
         since = np.full(len(self.size_bytes), _NEVER)
         sure = self.fixed[self._writer] & (self._writer < position)
         np.maximum.at(since, self._wrote[sure], self._writer[sure])
         previous = np.full(len(self.size_bytes), _NEVER)
         np.maximum.at(previous, self._wrote, np.maximum(self.after[self._writer], position) - self.count)
-        return np.where(due > self.count, turned, due), np.where(since >= 0, since, previous), previous > _NEVER
+        return np.where(due > self.count, next_due, due), np.where(since >= 0, since, previous), previous > _NEVER
 
 
 class _Chains:
@@ -304,8 +302,8 @@ class _Chains:
     reader.
     """
 
-    def __init__(self, moments: Moments, mine: Flags) -> None:
-        self._all, self._mine = moments, mine
+    def __init__(self, moments: Moments, accessed: Flags) -> None:
+        self._all, self._accessed = moments, accessed
         self.items: list[tuple[int, int]] = []  # values, by tensor and maker, that only re-run operators need
         self.number: dict[int, int] = {}
         self._parent: dict[int, tuple[int, int]] = {}
@@ -323,7 +321,7 @@ class _Chains:
         while heap:
             reader = -heappop(heap)
             for tensor, maker in self._all.needs[reader]:
-                free = persistent[tensor] or self._mine[tensor] or maker < 0 or not fixed[maker]
+                free = persistent[tensor] or self._accessed[tensor] or maker < 0 or not fixed[maker]
                 if free or (tensor, maker) in known:
                     continue
                 known.add((tensor, maker))

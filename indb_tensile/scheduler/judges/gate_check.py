@@ -1,18 +1,18 @@
 """Check gates: compute the most bytes that jobs ever occupy together, in any order and timing of their operators.
 
 Gates are guaranteed, times are not, so no time occurs here. A state says how far each job has come. A state can be
-reached exactly if, for every operator that has started, everything has ended that its gates wait for. Such a state
-can be reached in an order in which no job has to wait, because gates that make jobs wait for each other in a circle
-are reported first. The most bytes in any of these states are computed exactly. The states are the closed sets of a
-directed graph (a job at this position must have passed the one before, and the other job the awaited one), and a
-closed set of the largest weight is a minimum cut (Picard, "Maximal closure of a graph", 1976; for states of
-distributed programs Chase and Garg, "Detection of global predicates", 1998).
+reached exactly if, for every operator that has started, everything has ended that its gates wait for: gates that make
+jobs wait for each other in a circle are reported first, and without a circle the jobs can come to the state in some
+order. The most bytes in any of these states are computed exactly. The states are the closed sets of a directed graph:
+an arc leads from each position of a job to the position before, and from a gate to the position of the other job that
+the gate awaits. A closed set of the largest weight is a minimum cut (Picard, "Maximal closure of a graph", 1976; for
+states of distributed programs Chase and Garg, "Detection of global predicates", 1998).
 
 Rounds repeat forever, but only few have to be examined. For given positions of the jobs in their rounds, the gates
-say for each pair of jobs how many rounds the first job must at least be ahead of the second. If any numbers of rounds
-satisfy these conditions, the least ones do, and those are at most the largest of these distances for each other job.
-Similarly, a circle of waiting jobs passes through each job at most once, so it fits into as many rounds as the
-farthest gates reach back along it.
+say for each pair of jobs by how many rounds the first job must at least be ahead of the second. If any numbers of
+rounds satisfy these conditions, the least numbers do. The least numbers are at most the largest of these distances,
+times the number of other jobs. A circle of waiting jobs passes through each job at most once. So a circle spans at
+most as many rounds as there are jobs, times the largest distance.
 
 This module shares no code with phases/ and does not depend on how phases/ works.
 """
@@ -28,6 +28,8 @@ from indb_tensile.scheduler.timing.schedule import Gate, Schedule
 
 _Ints = npt.NDArray[np.int64]
 
+_NEVER = -(1 << 60)  # the weight of a state outside the window: no closed set of the largest weight contains it
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobLoads:
@@ -39,9 +41,7 @@ class JobLoads:
 
 def most_bytes(jobs: Sequence[JobLoads], schedule: Schedule) -> int:
     """Return the most bytes that these jobs occupy together in any state that the gates allow."""
-    ahead = max((_rounds(schedule, gate) + 1 for gate in schedule.gates), default=0)
-    window = _Window(jobs, schedule, 1 + (len(jobs) - 1) * max(0, ahead))
-    return window.most_bytes()
+    return _Window(jobs, schedule, 1 + (len(jobs) - 1) * _most_ahead(schedule)).most_bytes()
 
 
 def faults(jobs: Sequence[JobLoads], schedule: Schedule) -> tuple[str, ...]:
@@ -67,8 +67,13 @@ def faults(jobs: Sequence[JobLoads], schedule: Schedule) -> tuple[str, ...]:
     return ()
 
 
+def _most_ahead(schedule: Schedule) -> int:
+    """Return by how many rounds any gate requires the awaited job to be ahead, at most."""
+    return max(0, max((_rounds(schedule, gate) + 1 for gate in schedule.gates), default=0))
+
+
 def _rounds(schedule: Schedule, gate: Gate) -> int:
-    """Return by how many rounds a gate looks ahead of its own round."""
+    """Return the round of the awaited iteration, counted from the gate's own round: -1 for the round before."""
     return gate.after_iteration // schedule.iterations[gate.after_job]
 
 
@@ -107,7 +112,7 @@ class _Window:
                     self.waits.append(_Wait(gate.job, 2 * operator + 1, gate.after_job, after_state))
 
     def run(self) -> list[int]:
-        """Return how far jobs come that stop only to wait."""
+        """Return the state at which each job stops for ever, if it stops only at gates."""
         mine: list[list[_Wait]] = [[] for _ in self.loads]
         for wait in sorted(self.waits, key=lambda w: -w.state):
             mine[wait.job].append(wait)
@@ -150,12 +155,9 @@ class _Window:
         return base + heaviest_closure(weights, arcs)
 
 
-_NEVER = -(1 << 60)
-
-
 def _circle(jobs: Sequence[JobLoads], schedule: Schedule) -> str | None:
     """Return the positions of jobs that wait for each other forever; None if no jobs do."""
-    ahead = max(0, *(_rounds(schedule, gate) + 1 for gate in schedule.gates), 0)
+    ahead = _most_ahead(schedule)
     rounds = 2 * len(jobs) * ahead + 2
     at = _Window(jobs, schedule, rounds + len(jobs) * ahead).run()
     each = [n * len(own.running_bytes) for n, own in zip(schedule.iterations, jobs, strict=True)]

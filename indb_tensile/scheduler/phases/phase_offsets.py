@@ -2,15 +2,16 @@
 
 After Zico's time shift (Lim et al., "Zico: Efficient GPU Memory Sharing for Concurrent DNN Training", section 5):
 before each iteration a job waits for the least time after which its load, during the whole iteration, fits beside the
-rest of the other jobs' iterations. Zico does this for two jobs. Nothing in it depends on two, so here it is done for
-any number. An iteration whose start is settled is never moved: a job that asks later is scheduled around it.
+rest of the other jobs' iterations. Zico does this for two jobs; here the number of jobs is free, because no step of
+the method depends on it. An iteration whose start is settled is never moved: a job that asks later is scheduled
+around that iteration.
 
 Jobs whose operators take turns on one device slow each other down alike. All running jobs thus advance at the same
 pace, and the operators that run at the same time do not depend on the number of running jobs. The schedule is
 therefore made in *pace*: nanoseconds of work as if alone. Clock time follows from the number of jobs that run at each
 moment.
 
-Phases hold only if they are enforced: gates.py computes at which operators jobs wait for each other.
+Jobs keep to these starts only where they wait for each other: gates.py computes the operators at which they do.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,10 +30,13 @@ from indb_tensile.scheduler.timing.simulate import Compute
 
 __all__ = ["Cycle", "Gate", "Shift", "cycle", "interleave", "least_budget", "least_start"]
 
-_MOST_STARTS = 32  # most starts of each job, within which a schedule repeats, or is cut into rounds
+# The starts of each job within which a schedule has to repeat. A job with more iterations than this beside one of the
+# longest job's is not phased, because a round would hold all of them.
+_MOST_STARTS = 32
 _ASKED = 16  # operators that do not fit, for which the least delay is computed in one step
 _MOST_OF_LONGEST = 8  # the most iterations of the longest job in a round
-# the gain of density that makes one more iteration of all jobs in a round worth while
+# The gain of density that makes one more iteration of all jobs in a round worth while: every iteration adds gates.
+# Jobs that take turns gain little from running side by side. Chosen by hand.
 _LITTLE: Mapping[Compute, float] = MappingProxyType({Compute.OVERLAP: 0.005, Compute.TURNS: 0.05})
 
 
@@ -76,7 +80,7 @@ def interleave(
     """
     needed = least_budget(cycles)
     if needed > budget_bytes:
-        reason = f"one job's iteration beside what {len(cycles) - 1} others keep between theirs"
+        reason = f"one job's iteration beside the memory that {len(cycles) - 1} others keep between iterations"
         return Infeasible(needed_bytes=needed, budget_bytes=budget_bytes, reason=reason)
     if not cycles:
         return Shift(start_ns=(), delay_ns=(), gates=(), round_ns=0, peak_bytes=0)
@@ -264,7 +268,7 @@ def _density(cycles: Sequence[Cycle], planned: Round) -> float:
     return sum(cycles[job].period_ns for _, job in planned.started) / planned.length_ns
 
 
-# --- what it comes to ------------------------------------------------------------------------------------------
+# --- the shift in clock time -------------------------------------------------------------------------------------
 
 
 def _shift(cycles: Sequence[Cycle], planned: Round, budget_bytes: int, compute: Compute) -> Shift:
@@ -289,7 +293,7 @@ def _shift(cycles: Sequence[Cycle], planned: Round, budget_bytes: int, compute: 
 
 
 class _Clock:
-    """Convert pace to clock time. The clock runs as many times slower as there are running jobs that take turns."""
+    """Convert pace to clock time. If n running jobs take turns, one nanosecond of pace takes n of clock time."""
 
     def __init__(self, cycles: Sequence[Cycle], planned: Round, compute: Compute) -> None:
         self._first_ns, self._length_ns = planned.first_ns, planned.length_ns
@@ -301,9 +305,8 @@ class _Clock:
         self._times = sorted(changes)
         running = [*accumulate(changes[time] for time in self._times)]
         spans = [b - a for a, b in zip(self._times, self._times[1:], strict=False)]
-        slower = compute is Compute.TURNS
-        self._clock = [0, *accumulate(s * max(1, n if slower else 1) for s, n in zip(spans, running, strict=False))]
-        self._slower = [max(1, n if slower else 1) for n in running]
+        self._slower = [max(1, n) if compute is Compute.TURNS else 1 for n in running]
+        self._clock = [0, *accumulate(s * n for s, n in zip(spans, self._slower, strict=False))]
         self.round_ns = self._clock[-1]
 
     def at(self, pace_ns: int) -> int:

@@ -1,10 +1,10 @@
 """Move the copies of a plan within the memory that the plan leaves unused: swap-ins earlier, frees later.
 
-The search returns every tensor as late as the lanes allow on its predicted time axis. If memory is so short that
-tensors have to be away until just before they are needed, the lanes are late for all of them, and the memory between
-the peaks is unused. Here each swap takes its memory at the earliest boundary from which on there is room. Swaps are
+In a plan of the search every tensor returns as late as the lanes allow on the predicted time axis. If memory is so
+short that tensors have to be away until just before they are needed, all copies are late, and the memory between the
+peaks is unused. Here each swap takes its memory at the earliest boundary from which on there is room. Swaps are
 handled in the order in which their tensors are needed, because a lane copies one job's tensors first in, first out.
-Each swap gives its memory back at the latest boundary before the room ends. The peak stays the same. How early a
+Each swap gives its memory back at the latest boundary up to which there is room. The peak stays the same. How early a
 tensor should return depends on what else could use that memory, so a few distances are tried and the fastest result
 is taken.
 

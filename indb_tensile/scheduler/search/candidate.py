@@ -9,11 +9,12 @@ from indb_tensile.scheduler.search.step_search import StepSearch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CandidatePlan:
-    """One candidate plan: its peak, the time of an iteration alone on the job's share of the lanes, and
-    its choices.
+    """One candidate plan: its peak, the time of an iteration alone on the job's share of the lanes, and its choices.
+
+    `choices` are rows as in `StepSearch.choices`. `lane_ns` is the sum of both lanes' copying times.
     """
 
-    order: int  # number of the order of execution, as in `Orders`
+    order: int  # number of the order of execution (`ExecutionOrders`)
     peak_bytes: int
     iteration_ns: int
     lane_ns: int

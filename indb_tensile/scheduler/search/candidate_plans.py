@@ -1,7 +1,7 @@
 """Make candidate plans of one graph for any limit, and the budget curve of the candidates.
 
 A greedy plan has anomalies: a plan for a larger limit, or for a faster link, can be slower. Plans are therefore made
-for a fixed list of limits besides the requested limit, and the fastest plan that fits is taken.
+for a fixed list of limits as well as for the requested limit, and the fastest plan that fits is taken.
 """
 
 from collections.abc import Sequence
@@ -92,15 +92,16 @@ class CandidatePlans:
 
     @property
     def layouts(self) -> int:
-        """The number of sets of choices that were laid out so far. This measures the cost of planning independently
-        of the machine.
+        """The number of sets of choices that were laid out so far.
+
+        It measures the cost of planning independently of the machine.
         """
         return self._orders.layouts
 
     def curve(self) -> tuple[CandidatePlan, ...]:
         """Return the fastest candidates for a fixed list of limits, from the largest peak to the least.
 
-        The first candidate does nothing. Each of the others is slower than the one before it.
+        The first candidate keeps every tensor. Each further candidate is slower than the candidate before.
         """
         least_bytes = self._least_bytes
         self._leave_idle(least_bytes)
@@ -162,16 +163,16 @@ class CandidatePlans:
         if candidates and not fits_layout_limit(len(candidates[0].choices), most):
             return candidates
         search.clear()
-        if any(
-            search.lower(limit_bytes, options, most=most) for options in search_parameters(drops=self._rewrites)[:2]
-        ):
+        first_two = search_parameters(drops=self._rewrites)[:2]  # points of a curve need no more
+        if any(search.lower(limit_bytes, options, most=most) for options in first_two):
             search.prune(limit_bytes, most)
             candidates.append(candidate_of(order, search))
         return candidates
 
     def within(self, limit_bytes: int, policy: str) -> Plan:
-        """Return the best plan for the limit, with its copies moved into memory that would be unused while the job
-        waits.
+        """Return the best plan for the limit.
+
+        If the plan costs time, its copies are moved into memory that would be unused while the job waits for copies.
         """
         candidate = self.best(limit_bytes)
         if candidate.iteration_ns <= self.top.iteration_ns:

@@ -1,4 +1,4 @@
-"""The orders in which one graph's operators may run before anything is recomputed, each with its search.
+"""The orders in which one graph's operators may run, without recomputations, each with its search.
 
 The first orders are searched from an empty set of choices. Each further order belongs to a plan: in it, running
 statistics are updated as early as that plan allows. The search for tensors to recompute needs an order in which all
@@ -34,8 +34,10 @@ class _SearchedOrder:
 
 
 class ExecutionOrders:
-    """The orders of one graph by number, at most `most` of them, and as many that hold tensors. Without `early` no
-    order belongs to a single plan.
+    """The orders of one graph by number: at most `most` orders, and as many again in which recomputations hold
+    tensors.
+
+    With `early` and `rewrites`, further orders are made that belong to single plans.
     """
 
     def __init__(
@@ -52,16 +54,17 @@ class ExecutionOrders:
     ) -> None:
         self._cache = PlanCache() if cache is None else cache
         self._graph, self._latency_ns, self._link, self._share = graph, tuple(latency_ns), link, share
-        self._most, self._settles = most, rewrites and early
+        self._most = most
+        self._settles = rewrites and early  # whether orders may be made that belong to single plans
         late = _late_orders(graph, most, self._cache) if rewrites else [()]
-        early = self._settles and len(late) < most
-        first = [self._run(rearranged(graph, frozenset(), cache=self._cache))] if early else []
+        has_room = self._settles and len(late) < most
+        first = [self._run(rearranged(graph, frozenset(), cache=self._cache))] if has_room else []
         self._orders = [_SearchedOrder(executions) for executions in dict.fromkeys((*first, *late))]
         self._first = range(len(self._orders))
         self.loose = self._first[-len(late) :]  # the orders in which most tensors may be recomputed
         self._away: frozenset[TensorId] = frozenset()
         self._made: dict[int, StepSearch] = {}
-        self._holds = True  # whether recomputations have tensors to hold, as far as is known
+        self._holds = True  # False once an order was made in which recomputations hold no tensor
 
     @property
     def first(self) -> tuple[StepSearch, ...]:
@@ -101,8 +104,8 @@ class ExecutionOrders:
             self._made.clear()
 
     def settled(self, candidate: CandidatePlan) -> int:
-        """Return the number of the order in which only those updates wait for the iteration's end that have to for
-        this plan.
+        """Return the number of this plan's order: only the updates that would prevent its recomputations wait for the
+        iteration's end.
         """
         if not self._settles or self._full(hold=self._orders[candidate.order].hold):
             return candidate.order
@@ -184,7 +187,7 @@ def _late_orders(graph: StepGraph, most: int, cache: PlanCache) -> list[tuple[Ex
     """
     order = rearranged(graph, cache=cache)
     parts = with_parts(graph, order, cache)
-    both = most >= len(("early", "whole", "in parts"))
+    both = most >= 3  # updates early, late and whole, late and in parts
     orders = dict.fromkeys((_once(graph, order, cache), parts)) if both else [parts]
     return [_unless_captured(graph, order, cache) for order in orders]
 

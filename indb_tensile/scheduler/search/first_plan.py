@@ -22,13 +22,13 @@ Then the plan is improved. The number of layouts allowed for that falls smoothly
    position over the limit, so it prefers few tensors that are long away. Optimizer state consists of many small
    tensors, and those whose update comes soon after the peak are away for only a short part of the peak. Swapping all
    of them costs nothing while a lane is idle, but replaces a recomputation only together: no exchange of single
-   choices finds that.
-6. Steps 1 and 4 to 5 again in orders in which the largest update runs later in the backward pass, if its state is a
+   choices finds that plan.
+6. Steps 1, 4 and 5 again in orders in which the largest update runs later in the backward pass, if its state is a
    considerable part of the peak.
-7. Steps 1 to 5 again in orders in which recomputations hold what they read. A concatenation can be recomputed from
-   its inputs, and often no operator reads these after the forward pass. If they are released there, recomputing the
-   concatenation means recomputing all of them. A tensor from which much larger results are made is therefore held
-   until the last recomputation has read it.
+7. Steps 1, 3, 4 and 5 again in orders in which recomputations hold the tensors that they read. A concatenation can be
+   recomputed from its inputs, and often no operator reads these after the forward pass. If they are released there,
+   recomputing the concatenation means recomputing all of them. A tensor from which much larger results are made is
+   therefore held until the last recomputation has read it.
 
 A graph of a thousand operators gets all of this, a graph of a hundred thousand the sweeps alone. Between the two,
 amounts change smoothly and no step ends at a certain size. The plan is the fastest of all that were found within the
@@ -106,7 +106,7 @@ _LARGE_PART = 16
 # Each of these orders may take 1/2 of the allowance of layouts on graphs so small that their allowance takes far less
 # than a second, and 1/8 on others. Measured on VGG-16: a first plan takes 0.3 to 0.7 s in place of 0.2 to 0.3.
 _DELAY_PART, _LEAST_DELAY_PART = 2, 8
-# The search in orders that hold what recomputations read may take 1/4 of the allowance. Measured on DenseNet-121 at
+# The search in orders in which recomputations hold tensors may take 1/4 of the allowance. Measured on DenseNet-121 at
 # eight budgets: with 1/8, plans take up to 0.9 % longer; with all of it, they take up to 0.4 % less and 0.2 s more.
 _HOLD_PART = 4
 # These orders are searched if a sweep at one of these lane prices is at once faster than the improved plan. Measured
@@ -136,7 +136,7 @@ class FirstPlan:
         self._drops, self._work = drops, work
         self._operators = orders.first[0].operators
         self._ration = max(layout_limit(self._operators), layout_allowance(self._operators, work) // _RATIONS, 1)
-        self._end = 0
+        self._end = 0  # the number of layouts, counted by the orders, at which the present allowance is used up
 
     def quick(self) -> CandidatePlan:
         """Return the fastest result of the sweeps, or the plan with the least memory if no sweep
@@ -164,8 +164,9 @@ class FirstPlan:
         return self._hold_sources(self._delay_largest_update(self._swap_while_idle(polished)))
 
     def improved(self, candidate: CandidatePlan) -> CandidatePlan:
-        """Improve a plan that is already followed. The number of steps is large enough that a large graph's plan
-        improves, too.
+        """Improve a plan that is already followed.
+
+        It takes `_FULL_RATIONS` rations, so that a large graph's plan improves, too.
         """
         if candidate.room_bytes is None:
             search = self._orders.chosen(candidate)
@@ -179,7 +180,7 @@ class FirstPlan:
         search.exchange(drops=self._drops, most=self._ration)
         return fastest_candidate((candidate, candidate_of(candidate.order, search)))
 
-    # --- coming down ------------------------------------------------------------------------------------------------
+    # --- down to the limit ---------------------------------------------------------------------------------------
 
     def _sweep_orders(self, orders: Iterable[int]) -> list[CandidatePlan]:
         """Return for each of these orders the fastest result of sweeps at several lane prices."""
@@ -299,8 +300,9 @@ class FirstPlan:
         return fastest_candidate(candidates)
 
     def _swap_while_idle(self, candidate: CandidatePlan) -> CandidatePlan:
-        """Swap tensors while the lanes are idle in place of recomputing others. This has layouts of its own, so no
-        plan becomes slower by it.
+        """Swap tensors while the lanes are idle in place of recomputing others.
+
+        This step has an allowance of layouts of its own. It takes none from other steps, so no plan becomes slower.
         """
         most = layout_allowance(self._operators, self._work) // (_RATIONS * _IDLE_PART)
         search = self._orders.chosen(candidate)
@@ -316,8 +318,9 @@ class FirstPlan:
         return fastest_candidate((candidate, candidate_of(candidate.order, search)))
 
     def _delay_largest_update(self, candidate: CandidatePlan) -> CandidatePlan:
-        """Search in the orders in which the largest update runs later in the backward pass. This has layouts of its
-        own, so no plan becomes slower by it.
+        """Search in the orders in which the largest update runs later in the backward pass.
+
+        This step has an allowance of layouts of its own, as `_swap_while_idle`.
         """
         allowance = delay_allowance(self._operators, self._work)
         if allowance < _LEAST_ALLOWANCE:
@@ -340,8 +343,9 @@ class FirstPlan:
         return candidate
 
     def _hold_sources(self, candidate: CandidatePlan) -> CandidatePlan:
-        """Search in the orders in which recomputations hold what they read. This has layouts of its own, so no plan
-        becomes slower by it.
+        """Search in the orders in which recomputations hold the tensors that they read.
+
+        This step has an allowance of layouts of its own, as `_swap_while_idle`.
         """
         allowance = hold_allowance(self._operators, self._work)
         if allowance < _LEAST_ALLOWANCE or not self._drops or self._costs_nothing((candidate,)):
@@ -431,7 +435,7 @@ class FirstPlan:
             return False
         return True
 
-    # --- what it costs ----------------------------------------------------------------------------------------------
+    # --- the allowance of layouts --------------------------------------------------------------------------------
 
     @property
     def _layouts_left(self) -> int:
@@ -471,7 +475,7 @@ def delay_allowance(operators: int, work: float = 1) -> int:
 
 
 def hold_allowance(operators: int, work: float = 1) -> int:
-    """Return how many layouts the search in orders that hold what recomputations read may take."""
+    """Return how many layouts the search in orders in which recomputations hold tensors may take."""
     return layout_allowance(operators, work) // _HOLD_PART
 
 

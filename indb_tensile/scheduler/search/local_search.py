@@ -1,8 +1,8 @@
 """Search for one graph's plan within one limit with full effort. No job waits for this search.
 
 Jobs wait for the first plan (first_plan.py). The controller asks for the plan of this module while the first plan is
-followed, as HOME gives a particle swarm its time (section IV). The search tries every order, every set of search
-parameters, staged limits and forced swaps, and improves the best of each.
+followed, so the search may take longer, as HOME's particle swarm does (section IV). The search tries every order,
+every set of search parameters, staged limits and forced swaps, and improves the best of each.
 
 Work is limited by the number of layouts, in proportion to the size of the graph, never by the clock: equal inputs
 give equal plans. A *ration* is the same amount of work for every size, so a larger graph gets fewer layouts of each
@@ -48,8 +48,8 @@ _STARTS = 3
 # the rest, which costs least from about this value. At 0 making choices freely has to reach the limit; at larger
 # values more tensors are forced to be away.
 NEAR = 0.1
-# A candidate within 2 % of the time of doing nothing counts as nearly free: it is improved for less recomputation,
-# and forced swaps are not tried. A larger value saves time and may miss a faster plan.
+# A candidate within 2 % of the time of the plan that keeps every tensor counts as nearly free: it is improved for
+# less recomputation, and forced swaps are not tried. A larger value saves time and may miss a faster plan.
 _CLOSE = 1.02
 # The orders that may follow from one plan one after the other, each from the plan that the one before led to. Each
 # costs layouts of several candidates; the loop ends earlier if an order does not help.
@@ -84,8 +84,10 @@ def fits_layout_limit(moves: int, ration: int) -> bool:
 
 
 def search_parameters(*, drops: bool) -> tuple[GreedyOptions, ...]:
-    """Return the sets of search parameters: they weigh lanes against waits, and take many tensors at once or the best
-    of a few.
+    """Return the sets of search parameters, in the order in which they are tried.
+
+    They differ in the price of lane time, in the number of tensors that one step takes at once (`together`), and in
+    the number of candidates of which it takes the best (`tried`).
     """
     unchecked = GreedyOptions(drops=drops, lane_price=0.02, tried=1, together=64, surprise=1.0)
     return (
@@ -103,11 +105,11 @@ CancellationCheck = Callable[[], None]
 
 
 def never_cancel() -> None:
-    """Never cancel: the cancellation check of a caller that has nothing more urgent to do."""
+    """Do nothing: the cancellation check of a search that always runs to its end."""
 
 
 class LocalSearch:
-    """A local search from the peak of the plan that does nothing to one limit, step by step."""
+    """A local search for one limit. It starts from the plan that keeps every tensor and lowers the peak in steps."""
 
     def __init__(
         self,
@@ -185,8 +187,8 @@ class LocalSearch:
         return [candidate_of(order, search)]
 
     def _lower_one_stage(self, search: StepSearch, limit_bytes: int, *, seed: int) -> bool:
-        """Lower the peak to the next limit and improve the result. If that fails, retry from another plan as good as
-        this one.
+        """Lower the peak to the next limit and improve the result. If that fails, improve the plan differently and
+        try again.
         """
         first = search_parameters(drops=self._drops)[0]
         above_bytes = search.peak_bytes
@@ -220,7 +222,7 @@ class LocalSearch:
         search.prune(self._limit_bytes, PRUNED)
         return [candidate_of(order, search)]
 
-    # --- going on from a plan ---------------------------------------------------------------------------------
+    # --- improving a plan ---------------------------------------------------------------------------------
 
     def _improve_all_ways(self, start: CandidatePlan) -> CandidatePlan:
         """Return the fastest result of improving the candidate with several sets of parameters."""
@@ -240,7 +242,11 @@ class LocalSearch:
         return candidate_of(candidate.order, search)
 
     def _recompute_less(self, best: CandidatePlan) -> list[CandidatePlan]:
-        """Return other candidates that recompute less. If next to no time is lost, the rest may be recomputation."""
+        """Return other candidates that recompute less.
+
+        The best candidate is nearly as fast as keeping every tensor. The time that it still loses may be
+        recomputation.
+        """
         candidates = [self._improve(best, (swap_only_parameters(0.1),))]
         mixed = GreedyOptions(drops=self._drops, lane_price=0.02, tried=4, together=16)
         for options in _CAREFUL:
@@ -296,10 +302,10 @@ class LocalSearch:
     # --- little memory ----------------------------------------------------------------------------------------
 
     def _swap_then_exchange(self) -> CandidatePlan:
-        """Search for little memory. Recomputation needs some memory itself, so first every tensor that must be
-        swapped is.
+        """Search for little memory: swap every tensor that must be away, then exchange swaps for recomputation.
 
-        Then swaps are exchanged for recomputation. Swapping everything gives the least memory.
+        Recomputation needs some memory itself, so only swaps may reach a low limit. If they do not reach it either,
+        every tensor is swapped in every gap, which gives the least memory.
         """
         near_bytes = self._limit_bytes + round(NEAR * (self._top.peak_bytes - self._limit_bytes))
         orders = self._orders.loose

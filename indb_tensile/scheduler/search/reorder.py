@@ -1,15 +1,14 @@
-"""Reorder updates: parameters beside their gradients, large updates in parts, running statistics later where it
-helps.
+"""Reorder updates: parameters beside their gradients, large updates in parts, running statistics later where needed.
 
 In the captured order all updates come last, and every gradient lives until then. An update may run as soon as its
-gradient exists and no operator reads the old parameter any more. Gradients then live shortly. The optimizer state is
-needed at moments spread over the backward pass, which also spreads its swaps. If gradients are clipped by their
-common norm, each update needs all of them, and nothing moves. An update in parts needs only one part of its state at
-a time, which lowers the floor itself.
+gradient exists and no operator reads the old parameter any more. Gradients then live for a short time only. The
+optimizer state is needed at moments spread over the backward pass, which also spreads its swaps. If gradients are
+clipped by their common norm, each update needs all of them, and nothing moves. An update in parts needs only one part
+of its state at a time, which lowers the floor itself.
 
-While a large update runs, its state has to be on the device, and most of it comes in shortly before: beside its
-gradient, that is often at the peak. If the update runs later in the backward pass, its state stays on the host during
-the peak, and its gradient on the device. `delayed` makes such orders, and simulation decides.
+While a large update runs, its state has to be on the device. Most of the state is copied in shortly before, and
+beside its gradient an update often runs at the peak. If the update runs later in the backward pass, its state stays
+on the host during the peak, and its gradient on the device. `delayed` makes such orders, and simulation decides.
 
 A batch normalisation reads the running statistics that it then updates. Once they are updated, the batch
 normalisation cannot run again. If the update runs at the end of the iteration, the batch normalisation can run again
@@ -27,12 +26,12 @@ from indb_tensile.scheduler.plan import Execution
 from indb_tensile.scheduler.plan_cache import CachedKind, PlanCache, cached
 from indb_tensile.scheduler.rewrite import captured_order, own_state
 
-# Bytes of state in one part. Parts of this size run long enough that the launch time of one more kernel costs little.
+# Bytes of state in one part. Parts of this size run so long that the launch of one more kernel adds little time.
 # Smaller parts lower the floor further and cost more launches.
 _PART_BYTES = 32 * 1024 * 1024
 # The most parts of one update: bounds the operators that splitting adds. Fewer parts raise the floor of huge updates.
 _MOST_PARTS = 64
-# entries, one for each graph: a search asks for several orders of each graph
+# One entry for each graph, because a search asks for several orders of each graph.
 _BESIDE: CachedKind[tuple[OpIndex, ...]] = CachedKind(name="updates beside gradients", most=8)
 _DEFERRABLE: CachedKind[frozenset[OpIndex]] = CachedKind(name="deferrable updates", most=8)
 
@@ -40,8 +39,9 @@ _DEFERRABLE: CachedKind[frozenset[OpIndex]] = CachedKind(name="deferrable update
 def rearranged(
     graph: StepGraph, last: frozenset[OpIndex] | None = None, *, cache: PlanCache | None = None
 ) -> tuple[OpIndex, ...]:
-    """Return every operator once: parameter updates beside their gradients, and `last`, or all deferrable updates, at
-    the end.
+    """Return every operator once: parameter updates beside their gradients, and the updates `last` at the end.
+
+    Without `last`, all deferrable updates come at the end.
     """
     last = deferrable(graph, cache) if last is None else last
     return (*(k for k in updates_beside_gradients(graph, cache) if k not in last), *sorted(last))
@@ -80,11 +80,11 @@ def with_parts(graph: StepGraph, order: tuple[OpIndex, ...], cache: PlanCache | 
 def delayed(
     graph: StepGraph, order: tuple[OpIndex, ...], update: OpIndex, share: float, latency_ns: Sequence[int]
 ) -> tuple[OpIndex, ...]:
-    """Return the same order with this update later by this share of the time from its place to the last operator of
-    another stage.
+    """Return the same order with this update later: by this share of the time from its place to the last operator
+    that is not the optimizer's.
 
-    If an operator in between accesses a tensor that the update writes, or writes a tensor that it reads, the order is
-    returned as it is.
+    Return the order unchanged if an operator in between accesses a tensor that the update writes, or writes a tensor
+    that the update reads.
     """
     start = order.index(update) + 1
     later = order[start:]
@@ -112,10 +112,10 @@ def _parts(graph: StepGraph, cache: PlanCache | None) -> dict[OpIndex, tuple[Exe
 
 
 def deferrable(graph: StepGraph, cache: PlanCache | None = None) -> frozenset[OpIndex]:
-    """Return the updates of buffers that no operator accesses afterwards, from inputs that nothing changes
-    afterwards.
+    """Return the updates that may wait for the end of the iteration: they write only buffers that no operator
+    accesses afterwards, and read only tensors that no operator changes afterwards.
 
-    None of these updates accesses what another one writes, so any of them may wait.
+    None of these updates accesses a tensor that another of them writes, so any of them may wait.
     """
     return cached(cache, _DEFERRABLE, graph, (), lambda: _deferrable(graph))
 
@@ -137,8 +137,8 @@ def _deferrable(graph: StepGraph) -> frozenset[OpIndex]:
 def blocking_updates(
     graph: StepGraph, executions: Sequence[Execution], cache: PlanCache | None = None
 ) -> frozenset[OpIndex]:
-    """Return those deferrable updates that have to wait for the end, because they change what is read again in this
-    order.
+    """Return those deferrable updates that have to wait for the end: they change tensors that an operator reads again
+    when it is recomputed in this order.
     """
     ran: set[tuple[OpIndex, int]] = set()
     read: set[TensorId] = set()
@@ -150,8 +150,8 @@ def blocking_updates(
 
 
 def _anchors(graph: StepGraph) -> list[int]:
-    """Return after which operator each operator of the optimizer may run, -1 for before all. Other operators map to
-    themselves.
+    """Return by operator of the optimizer the operator after which it may run; -1 if it may run first. Other
+    operators map to themselves.
     """
     anchors: list[int] = []
     written: dict[int, int] = {}  # the latest writer of each tensor
@@ -172,7 +172,7 @@ def _anchors(graph: StepGraph) -> list[int]:
 
 
 def _latest(needs: list[int], anchors: list[int]) -> int:
-    """Return the operator that runs last in the new order: sorted by the chain of operators after which it runs."""
+    """Return which of these operators runs last in the new order, judged by the chains of operators before them."""
 
     def path(index: int) -> tuple[int, ...]:
         chain = [index]

@@ -1,8 +1,8 @@
 """Arrays of a step graph for the native search. They follow from the graph and its order of execution alone.
 
-The search knows the operators of one order before anything is recomputed, and tensors as they are in that order's
-graph. Its results are orders in which some of those operators run again, and a recomputed tensor is a new tensor
-(rewrite.py). `Instances` computes the new tensors' ids as the rewriting would, without rewriting.
+The search takes the operators and tensors of one order without recomputations. Its results are orders in which some
+of these operators run again, and in their graphs a recomputed tensor is a new tensor (rewrite.py). `Instances`
+computes the ids that rewriting would give to the new tensors, without rewriting.
 """
 
 from bisect import bisect_right
@@ -35,7 +35,7 @@ class Outline:
     1].
     """
 
-    captured: int  # number of tensors of the captured graph; tensors that parts added follow
+    captured: int  # number of tensors of the captured graph; the tensors of further parts follow
     size_bytes: _Ints
     persistent: npt.NDArray[np.uint8]
     workspace_bytes: _Ints
@@ -44,27 +44,26 @@ class Outline:
     offset: npt.NDArray[np.int32]
     access: npt.NDArray[np.int32]
     writes: npt.NDArray[np.uint8]
-    stays: npt.NDArray[np.uint8]  # by access: the tensor stays until its next access, because of an exchange
+    stays: npt.NDArray[np.uint8]  # by access: the tensor stays until its next access, for an exchange between ranks
     written: tuple[tuple[TensorId, ...], ...]  # by operator, in the operator's order
     uploads: tuple[tuple[int, int], ...]  # uploading operators and their bytes
     source: npt.NDArray[np.int64]  # by operator, the captured operator
     parts: tuple[tuple[int, int], ...]  # operators that are one of several parts, and their number of parts
     splits: tuple[tuple[int, int], ...]  # operators whose tensors were split, and how many tensors the split added
-    runs: npt.NDArray[np.int64]  # a number for each operator that is the same for the same run in every order
+    runs: npt.NDArray[np.int64]  # by operator, a number that identifies the same run, or part of it, in every order
     floor_bytes: int  # the largest operator's working set
 
 
 def outline(graph: StepGraph, executions: tuple[Execution, ...], cache: PlanCache | None = None) -> Outline:
-    """Return the outline of this order; the captured order if `executions` is empty. Nothing may run again in the
-    order.
+    """Return the outline of this order; of the captured order if `executions` is empty. No operator may run twice.
 
-    The order is not checked. Orders of our own are lawful (reorder.py), others are rewritten first.
+    The order is not checked: reorder.py makes only valid orders, and other orders are rewritten first.
     """
     return cached(cache, _OUTLINES, graph, executions, lambda: _outline(graph, executions, cache))
 
 
 def latencies(drawn: Outline, latency_ns: Sequence[int], link: Link) -> _Ints:
-    """Return the nanoseconds of each operator of the outline. An upload's are those of its copy to the device."""
+    """Return the nanoseconds of each operator of the outline. An upload takes the time of its copy to the device."""
     result_ns = np.array(latency_ns, dtype=np.int64)[drawn.source]
     for index, parts in drawn.parts:
         result_ns[index] = execution_ns(int(result_ns[index]), parts)

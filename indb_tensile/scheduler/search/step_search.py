@@ -5,8 +5,8 @@ operator. A *lane* is one copy direction. To *lay out* choices is to compute the
 each tensor, and the time of an iteration that follow from them.
 
 The search itself is native (native/planner), because a plan for ten thousand operators has to be ready within a
-second. This module is its interface: step graphs and links go in, plans come out. The policy decides which limits to
-search for, with which parameters, and which of the results to take.
+second. This module is its interface: step graphs and links go in, plans come out. The caller (first_plan.py,
+local_search.py) decides the limits, the parameters, and which result is taken.
 """
 
 from collections.abc import Sequence
@@ -198,7 +198,7 @@ class StepSearch:
         self._search.retime(latency_ns=self._latency_ns, out_ns=self._out_ns, in_ns=self._in_ns)
 
     def adopt(self, plan: Plan) -> tuple[int, int] | None:
-        """Make the choices of this plan: every swap is away at least where it is away in the plan.
+        """Make the choices of this plan. Every swapped tensor is away at least where it is away in the plan.
 
         Return the plan's own peak and the nanoseconds of its iteration with the present latencies. If the plan is not
         a plan of this graph in this order, return None and make no choice. If the plan's recomputations read tensors
@@ -221,7 +221,7 @@ class StepSearch:
         return standing
 
     def uncover(self) -> None:
-        """Let every swap leave and return as the lanes allow; the peak may rise."""
+        """Remove all requirements on when swaps are away, so that only the lanes decide. The peak may rise."""
         self._search.uncover()
 
     @property
