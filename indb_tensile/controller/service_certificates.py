@@ -146,8 +146,9 @@ def _check_secrecy(key: Path) -> None:
 
 
 def _stamp(path: Path) -> tuple[int, int]:
+    """Return a value that differs once the file's bytes or its mode have changed, or another file has its name."""
     try:
         facts = path.stat()
     except OSError:
         return 0, 0
-    return facts.st_mtime_ns, facts.st_ino
+    return facts.st_ctime_ns, facts.st_ino

@@ -83,3 +83,17 @@ def test_half_replaced_files_leave_the_previous_certificate_in_use(
 
     (files / "tls.crt").write_bytes((tmp_path / "other" / "tls.crt").read_bytes())
     assert certificates.context() is not first
+
+
+def test_files_are_read_again_when_only_the_mode_of_the_key_changes(authority: Authority, tmp_path: Path) -> None:
+    files = authority.sign(tmp_path / "files", "gpu1")
+    certificates = ServiceCertificates(files)
+    first = certificates.context()
+    newer = authority.sign(tmp_path / "other", "gpu1")
+    (files / "tls.key").chmod(0o644)
+    for name in ("tls.key", "tls.crt"):
+        (files / name).write_bytes((newer / name).read_bytes())
+    assert certificates.context() is first
+
+    (files / "tls.key").chmod(0o600)
+    assert certificates.context() is not first
