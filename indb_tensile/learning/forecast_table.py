@@ -266,13 +266,12 @@ def _origins(
                 own.append(np.stack([np.full(len(known), series), known], axis=1))
         parts.append(np.concatenate(own) if own else np.empty((0, 2), np.int64))
     if not len(parts[0]) or not len(parts[2]):
-        part, steps = (
-            ("training", valid_from - int(grid.starts.min())) if not len(parts[0]) else ("test", recipe.horizon)
-        )
+        first, end = int(grid.starts.min()), int((grid.starts + grid.lengths).max())
+        part, steps = ("test", end - test_from) if len(parts[0]) else ("training", valid_from - first)
         raise DataError(
             f"no series is long enough for a window of the {part} part",
-            detail=f"A window has {recipe.fewest} steps or more before its origin and {recipe.horizon} after it, and "
-            f"the longest series has {int(grid.lengths.max())} steps, {max(steps, 0)} of them in that part.",
+            detail=f"A window has {recipe.fewest} steps or more before its origin and {recipe.horizon} after it. The "
+            f"longest series has {int(grid.lengths.max())} steps, and the {part} part has {steps} steps.",
             hint='Shorten "horizon" or "window", or add rows.',
         )
     train = _spaced(parts[0], max(1, _MOST_NUMBERS // max(recipe.shape.width + 2 * recipe.shape.values, 1)))

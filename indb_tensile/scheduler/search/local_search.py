@@ -118,13 +118,12 @@ class LocalSearch:
         limit_bytes: int,
         *,
         drops: bool,
-        work: int = 1,
         cancellation_check: CancellationCheck = never_cancel,
     ) -> None:
         self._cancellation_check = cancellation_check
         self._orders, self._top, self._limit_bytes = orders, top, limit_bytes
         self._drops = drops
-        self._ration = work * layout_limit(orders.first[0].operators)
+        self._ration = layout_limit(orders.first[0].operators)
 
     def best(self) -> CandidatePlan:
         """Return the fastest candidate within the limit, or the candidate with the least memory if none fits."""

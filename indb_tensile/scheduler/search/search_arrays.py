@@ -62,12 +62,12 @@ def outline(graph: StepGraph, executions: tuple[Execution, ...], cache: PlanCach
     return cached(cache, _OUTLINES, graph, executions, lambda: _outline(graph, executions, cache))
 
 
-def latencies(drawn: Outline, latency_ns: Sequence[int], link: Link) -> _Ints:
+def latencies(arrays: Outline, latency_ns: Sequence[int], link: Link) -> _Ints:
     """Return the nanoseconds of each operator of the outline. An upload takes the time of its copy to the device."""
-    result_ns = np.array(latency_ns, dtype=np.int64)[drawn.source]
-    for index, parts in drawn.parts:
+    result_ns = np.array(latency_ns, dtype=np.int64)[arrays.source]
+    for index, parts in arrays.parts:
         result_ns[index] = execution_ns(int(result_ns[index]), parts)
-    for index, size_bytes in drawn.uploads:
+    for index, size_bytes in arrays.uploads:
         result_ns[index] = link.in_ns(size_bytes)
     return result_ns
 
@@ -92,18 +92,18 @@ def lanes(
 class Instances:
     """Map tensors of the outline to tensors of an order's graph at a position, and back."""
 
-    def __init__(self, drawn: Outline, order: Sequence[int]) -> None:
-        added = [count for _, count in drawn.splits]
-        self._captured = drawn.captured
-        self._first = [drawn.captured + before for before in accumulate(added, initial=0)]
+    def __init__(self, arrays: Outline, order: Sequence[int]) -> None:
+        added = [count for _, count in arrays.splits]
+        self._captured = arrays.captured
+        self._first = [arrays.captured + before for before in accumulate(added, initial=0)]
         self._again_before = [0] * len(added)  # number of tensors that were recomputed before each split
         # by tensor: the positions at which its instances are made, and the instances
         self._made: dict[int, tuple[list[int], list[TensorId]]] = {}
         self._source: dict[int, int] = {}
-        self._walk(drawn, order)
+        self._walk(arrays, order)
 
-    def _walk(self, drawn: Outline, order: Sequence[int]) -> None:
-        split_at = {index: number for number, (index, _) in enumerate(drawn.splits)}
+    def _walk(self, arrays: Outline, order: Sequence[int]) -> None:
+        split_at = {index: number for number, (index, _) in enumerate(arrays.splits)}
         ran, splits, again = 0, 0, 0
         for position, index in enumerate(order):
             if index == ran:
@@ -112,7 +112,7 @@ class Instances:
                     self._again_before[split_at[index]] = again
                     splits += 1
                 continue
-            for tensor in drawn.written[index]:
+            for tensor in arrays.written[index]:
                 instance = TensorId(self._first[splits] + again)
                 since, which = self._made.setdefault(tensor, ([], []))
                 since.append(position)
