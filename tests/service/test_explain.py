@@ -13,7 +13,7 @@ from indb_tensile.device.hardware import PROCESSOR_SPEED
 from indb_tensile.errors import RequestError
 from indb_tensile.executor.latency.latency_predictor import MeasuredOperator, Predictor, train
 from indb_tensile.job import JobId, JobSpec, Relation, Task
-from indb_tensile.learning.preparation import assemble
+from indb_tensile.learning.preparation import Prepared, assemble
 from indb_tensile.scheduler.admission.outlook import Outlook
 from indb_tensile.scheduler.completion.contention import of_cores
 from indb_tensile.scheduler.completion.demand import JobDemand, TradeOff
@@ -37,6 +37,8 @@ SPEC = JobSpec(
     architecture={"type": "mlp", "hidden": [1024, 1024]},
     hyperparams={"batch_size": 2048},
 )
+SMALL = {"type": "mlp", "hidden": [32]}
+LINK = Link(out_bytes_per_s=400_000_000, in_bytes_per_s=400_000_000)
 COLUMNS = [
     ColumnSummary(name="pixels", kind="array", ndims=1, shape=(64,)),
     ColumnSummary(name="label", kind="integer", distinct=10),
@@ -256,12 +258,50 @@ def test_training_of_many_gigabytes_is_explained_without_allocating_them() -> No
     assert "more than the device's budget" in rows[-1]["note"]
 
 
+def arrays_prepared(hyperparams: dict[str, Any], *, rows: int) -> Prepared:
+    """Return the training that `explain` foretells for this many rows with an array of 64 numbers."""
+    described = [("pixels", "real[]"), ("label", "int")]
+    listed = [([float(row + at) for at in range(64)], row % 10) for row in range(rows)]
+    return assemble(table(described, listed), spec("label", architecture=SMALL, hyperparams=hyperparams))
+
+
+@pytest.mark.parametrize(
+    "hyperparams",
+    [
+        pytest.param({"batch_size": 64, "micro_batch_size": 16}, marks=pytest.mark.nightly),
+        pytest.param({"batch_size": 64, "precision": "bfloat16"}, marks=pytest.mark.nightly),
+        {"batch_size": 64, "micro_batch_size": 16, "precision": "bfloat16"},
+    ],
+)
+def test_parts_and_precision_are_explained_as_they_are_trained(hyperparams: dict[str, Any]) -> None:
+    """So foretold memory is that of the training to the byte, and its operators' times are those measured for it."""
+    catalog = FakeCatalog()
+    request = replace(SPEC, architecture=SMALL, hyperparams=hyperparams)
+    explained = explain(request, catalog=catalog, rows=160)
+    steps = CapturedSteps.capture(arrays_prepared(hyperparams, rows=160))
+    workload = Workload(job=JobId(0), graphs=steps.graphs, latency_ns=steps.latency_ns)
+    planned = [plan_jobs((workload,), budget_bytes=GIB, link=LINK, policy=name) for name in ("vanilla", "liveness")]
+    assert [row["peak_bytes"] for row in explained[:2]] == [
+        answer[0].peak_bytes for answer in planned if not isinstance(answer, Infeasible)
+    ]
+    assert steps.captured[0].signatures <= catalog.signatures
+
+
+@pytest.mark.nightly
+def test_precision_of_a_gpu_is_part_of_the_signatures_of_an_explanation() -> None:
+    """Measured times of TensorFloat-32 and of float32 are told apart by them."""
+    catalogs = {name: FakeCatalog() for name in ("float32", "tf32")}
+    for name, catalog in catalogs.items():
+        request = replace(SPEC, architecture=SMALL, hyperparams={"batch_size": 64, "precision": name})
+        explain(request, catalog=catalog, rows=160, device="cuda:0")
+    assert catalogs["float32"].signatures.isdisjoint(catalogs["tf32"].signatures)
+
+
 def test_training_that_is_impossible_is_not_explained() -> None:
     with pytest.raises(RequestError, match="unknown architecture"):
         explain(replace(SPEC, architecture={"type": "rnn"}))
 
 
-LINK = Link(out_bytes_per_s=400_000_000, in_bytes_per_s=400_000_000)
 POLICIES = ("vanilla", "liveness", "tensile+")
 WORDS = ["server", "query", "index", "table", "sound", "music", "player", "codec", "window", "kernel", "driver"]
 WORDS += ["printer", "network", "fonts", "library"]

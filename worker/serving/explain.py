@@ -9,13 +9,16 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
+
 from indb_tensile import config
 from indb_tensile.device import hardware
 from indb_tensile.device.backend import uploads_ahead
-from indb_tensile.executor.capture.passes import WHOLE, Passes
+from indb_tensile.executor.capture.passes import Passes
 from indb_tensile.executor.capture.rank_share import RankShare, Reduce, divide_parts
 from indb_tensile.executor.capture.step_capture import CapturedStep, capture_evaluation, capture_training
 from indb_tensile.executor.latency.latency_predictor import Predictor, predict_latencies
+from indb_tensile.executor.run.precision import with_precision
 from indb_tensile.job import JobId
 from indb_tensile.learning.registered_network import RegisteredNetwork
 from indb_tensile.scheduler.admission.outlook import Outlook, StartForecast, foretell_start
@@ -129,6 +132,7 @@ class Explainer:
         self._policy = settings.policy
         self._budget_bytes = settings.budget_bytes
         self._link = Link(out_bytes_per_s=settings.link_out_bytes_per_s, in_bytes_per_s=settings.link_in_bytes_per_s)
+        self._place = torch.device("cuda" if settings.device.startswith("cuda") else "cpu")
         self._uploads_ahead = uploads_ahead(settings.device, cuda_graphs=settings.cuda_graphs)
 
     def explain(self, request: Explain) -> list[Row]:
@@ -139,7 +143,7 @@ class Explainer:
         network = self._network(request.spec.architecture, request.owner_oid)
         training = outline(request.spec, request.columns, request.rows, request.shares, network)
         share = _share(training, request.spec.devices)
-        steps = _capture_graphs(training, share)
+        steps = _capture_graphs(training, share, self._place)
         measured = self._measured(_signatures(steps))
         predictor = self._predictor()
         workload = _workload(steps, measured, predictor)
@@ -331,27 +335,33 @@ def _share(training: TrainingOutline, devices: int) -> RankShare | None:
     if devices == 1:
         return None
     settings = training.settings
-    passes = Passes(micro_batch_size=settings.micro_batch_size, precision=settings.precision)
-    divide_parts(len(passes.parts(training.batches[0])), devices)
+    divide_parts(len(_passes(training).parts(training.batches[0])), devices)
     return RankShare(rank=0, ranks=devices, reduce=Reduce(settings.reduce), divides_state=settings.zero_stage == 1)
 
 
-def _capture_graphs(training: TrainingOutline, share: RankShare | None) -> tuple[CapturedStep, ...]:
-    """Capture the graphs of the job in its order (worker/captured_steps.py).
+def _passes(training: TrainingOutline) -> Passes:
+    return Passes(micro_batch_size=training.settings.micro_batch_size, precision=training.settings.precision)
+
+
+def _capture_graphs(
+    training: TrainingOutline, share: RankShare | None, place: torch.device
+) -> tuple[CapturedStep, ...]:
+    """Capture the graphs of the job in its order (worker/captured_steps.py), as a trainer does on this place.
 
     These are each size of training step, that of each shorter length, and the validation passes of all lengths.
     With a `share`, training steps are those of one of several devices.
     """
     module, loss, optimizer = training.module, training.loss, optimizer_settings(training.settings)
-    passes = WHOLE if share is None else Passes(micro_batch_size=training.settings.micro_batch_size)
+    passes = _passes(training)
     missing = () if training.texts is None else training.texts.missing
     shorter = [training.batch(training.batches[0], own) for own in missing]
     trained = [*map(training.batch, training.batches), *shorter]
     validated = [*shorter, training.batch(training.batches[0])]
-    return (
+    captured = (
         *(capture_training(module, loss, *batch, optimizer, passes, share) for batch in trained),
         *(capture_evaluation(module, loss, *batch, optimizer, share) for batch in validated),
     )
+    return tuple(with_precision(step, passes.precision, place) for step in captured)
 
 
 def _steps_by_length(training: TrainingOutline) -> list[int]:
