@@ -9,6 +9,10 @@ LAYOUT_VERSION: Final[int]
 SLOT_COUNT: Final[int]
 CHUNK_BYTES: Final[int]
 CUDA_CHUNK_BYTES: Final[int]
+TWISTER_STATE_BYTES: Final[int]
+
+def skip_words(state: int, count: int) -> None: ...
+
 
 # slot, epoch, pid, granted, held, used, high water, of the host pool
 _Slot = tuple[int, int, int, int, int, int, int, int, int]

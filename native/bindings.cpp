@@ -21,6 +21,7 @@
 #include "fault.hpp"
 #include "lent_regions.hpp"
 #include "passages.hpp"
+#include "random/mersenne_twister.hpp"
 #include "script_bindings.hpp"
 
 using namespace tensile;
@@ -219,6 +220,13 @@ NB_MODULE(_native, module) {
         churn(Ledger::attach(ledger_fd), {slot, epoch}, seed);
       },
       "ledger_fd"_a, "slot"_a, "epoch"_a, "seed"_a, nb::call_guard<nb::gil_scoped_release>());
+  module.attr("TWISTER_STATE_BYTES") = sizeof(TwisterState);
+  module.def(
+      "skip_words",
+      [](std::uint64_t state, std::uint64_t count) {
+        skip_words(*reinterpret_cast<TwisterState*>(state), count);
+      },
+      "state"_a, "count"_a, nb::call_guard<nb::gil_scoped_release>());
   bind_ledger(module);
   bind_round(module);
   bind_emulated_device(module);

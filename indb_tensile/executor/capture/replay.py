@@ -15,6 +15,7 @@ from torch import fx, nn
 
 from indb_tensile.errors import GraphError, RequestError
 from indb_tensile.executor.capture.aten import is_operator
+from indb_tensile.executor.capture.number_arguments import DROPOUT
 from indb_tensile.executor.capture.optimizer import AVERAGE, state_name
 from indb_tensile.executor.capture.owner_gradients import OwnerGradients
 from indb_tensile.executor.capture.part_gradients import PartGradients
@@ -22,6 +23,7 @@ from indb_tensile.executor.capture.passes import Passes
 from indb_tensile.executor.capture.rank_gradients import RankGradients
 from indb_tensile.executor.capture.rank_share import RankShare, Reduce
 from indb_tensile.executor.capture.record import Recorder
+from indb_tensile.executor.capture.skipped_numbers import dropout_words, skip_words
 from indb_tensile.executor.capture.state_division import StateDivision
 from indb_tensile.executor.capture.step_trace import Loss, TracedStep, fake_like, fakes_of, trace
 from indb_tensile.executor.capture.storage_layout import StoredTensor
@@ -255,13 +257,22 @@ class _Replay:
         return self
 
     def draw(self) -> None:
-        """Record only the operators that draw random numbers, on tensors of the shapes that the part would have."""
+        """Record only that random numbers are drawn: dropouts are skipped, and other operators draw.
+
+        Those get tensors of the shapes that the part would have.
+        """
+        skipped = 0
         for node in self._joint.nodes:
             if node.op == "call_function" and torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+                if (words := _words_of(node)) is not None:
+                    skipped += words
+                    continue
                 name = node.name + self._part.suffix
                 args: tuple[Any, ...] = fx.map_arg(node.args, self._blank)
                 kwargs: dict[str, Any] = fx.map_arg(node.kwargs, self._blank)
                 self._recorder.call(Stage.FORWARD, _operator_of(node), *args, name=name, **kwargs)
+        if skipped:
+            self._recorder.call(Stage.FORWARD, skip_words, skipped)
 
     def _blank(self, node: fx.Node) -> Any:
         """Return zeros in the shape of the node's value, which is all that drawing random numbers needs."""
@@ -381,6 +392,17 @@ class _Replay:
             self._gradients.put(name, gradient)
         else:
             self._gradients.add(name, gradient)
+
+
+def _words_of(node: fx.Node) -> int | None:
+    """Return how many words of the processor's generator a dropout takes; None if that is not known."""
+    if node.target is not DROPOUT:
+        return None
+    value, rate, trains = node.args
+    assert isinstance(value, fx.Node)
+    assert isinstance(rate, float)
+    of_processor = value.meta["val"].device.type == "cpu"
+    return dropout_words(value.meta["val"].numel()) if of_processor and trains is True and 0.0 < rate < 1.0 else None
 
 
 def _operator_of(node: fx.Node) -> Callable[..., Any]:

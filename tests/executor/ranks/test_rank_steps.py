@@ -13,9 +13,10 @@ from indb_tensile.executor.capture.rank_share import RankShare, Reduce
 from indb_tensile.executor.capture.record import refs
 from indb_tensile.executor.capture.step_capture import CapturedStep, capture_training
 from indb_tensile.executor.ranks.part_exchange import RankGroup
-from indb_tensile.executor.ranks.step_exchange import exchanging
+from indb_tensile.executor.ranks.step_exchange import exchanging, measuring
 from indb_tensile.executor.run.program import compile_program
 from indb_tensile.executor.run.runner import Runner
+from indb_tensile.executor.run.state import HOST, State
 from indb_tensile.scheduler.graph import OpIndex, Stage
 from indb_tensile.scheduler.judges.check import faults
 from indb_tensile.scheduler.memory.peak import LIVENESS, peak
@@ -156,23 +157,53 @@ def large_step(rows: int, share: RankShare) -> CapturedStep:
     return capture_training(module, nn.CrossEntropyLoss(), x, y, ADAM, Passes(micro_batch_size=2), share)
 
 
-def test_part_of_another_rank_costs_only_the_random_numbers_that_it_draws() -> None:
-    module = nn.Sequential(nn.Linear(6, 4), nn.Dropout(0.5), nn.Linear(4, 5))
+class RandomGate(nn.Module):
+    """Multiplies values by random numbers that are no dropout's."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the values, each times a random number."""
+        return x * torch.rand_like(x)
+
+
+def forward_of_halves(noise: nn.Module) -> tuple[list[str], list[str]]:
+    """Return the forward operators of the first half of a batch, and those that its rank has for the second."""
+    module = nn.Sequential(nn.Linear(6, 4), noise, nn.Linear(4, 5))
     batch = (torch.randn(8, 6), torch.randint(0, 5, (8,)))
     passes = Passes(micro_batch_size=4)
     whole = capture_training(module, nn.CrossEntropyLoss(), *batch, SGD, passes)
     own = capture_training(module, nn.CrossEntropyLoss(), *batch, SGD, passes, RankShare(rank=0, ranks=2))
+    both, one = ([o.name for o in s.graph.operators if o.stage is Stage.FORWARD] for s in (whole, own))
+    half = len(both) // 2
+    assert one[:half] == both[:half]
+    return both[:half], one[half:]
 
-    def forward(step: CapturedStep) -> list[str]:
-        return [o.name for o in step.graph.operators if o.stage is Stage.FORWARD]
 
-    half = len(forward(whole)) // 2
-    assert forward(own) == [
-        *forward(whole)[:half],
-        "aten.empty_strided.default",
-        "aten.zero_.default",
-        "aten.native_dropout.default",
-    ]
+def test_dropout_of_another_rank_is_skipped_and_not_drawn() -> None:
+    own, other = forward_of_halves(nn.Sequential(nn.Dropout(0.5), nn.ReLU(), nn.Dropout(0.1)))
+    assert own.count("aten.native_dropout.default") == 2
+    assert other == ["tensile.skip_words.default"]
+
+
+def test_part_of_another_rank_costs_only_the_random_numbers_that_it_draws() -> None:
+    _, other = forward_of_halves(RandomGate())
+    assert other == ["aten.empty_strided.default", "aten.zero_.default", "aten.rand_like.default"]
+
+
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_generator_after_an_iteration_is_where_one_device_leaves_it(rank: int) -> None:
+    module = nn.Sequential(nn.Linear(6, 40), nn.Dropout(0.5), RandomGate(), nn.Linear(40, 5), nn.Dropout(0.2))
+    x, y = torch.randn(11, 6), torch.randint(0, 5, (11,))
+    after = []
+    for share in (None, RankShare(rank=rank, ranks=3)):
+        step = capture_training(module, nn.CrossEntropyLoss(), x, y, SGD, Passes(micro_batch_size=2), share)
+        runner = Runner(MemoryDevice(), State.create(module, SGD, HOST, share), (step,))
+        runner.adopt((LIVENESS,), 1)
+        torch.manual_seed(5)
+        with measuring(3):
+            runner.train(x, y, 0.1)
+        after.append(torch.get_rng_state())
+        runner.close()
+    assert torch.equal(*after)
 
 
 def test_step_for_several_devices_does_not_run_alone() -> None:
