@@ -13,7 +13,6 @@ TWISTER_STATE_BYTES: Final[int]
 
 def skip_words(state: int, count: int) -> None: ...
 
-
 # slot, epoch, pid, granted, held, used, high water, of the host pool
 _Slot = tuple[int, int, int, int, int, int, int, int, int]
 # state, backed, slot, epoch

@@ -86,6 +86,8 @@ def _sent_bytes(step: CapturedStep, call: Call, ranks: int) -> int:
     """Return how much this exchange sends to all other ranks together."""
     if call.target is start_sum_parts_:
         bytes_of_part = _bytes(step, call.args[0])  # the parts' values for their sums, and the own sum to all others
+        if ranks == 2:
+            return bytes_of_part if call.kwargs["counts"][0] else 0  # the sum of its parts to the other one
         return _stretch(bytes_of_part, ranks) * int(call.kwargs["own"] + 1)
     if call.target is start_all_reduce_:
         return 2 * _stretch(_bytes(step, call.args[0]), ranks)

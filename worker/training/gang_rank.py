@@ -28,8 +28,8 @@ from indb_tensile.errors import RankLostError, TensileError
 from indb_tensile.executor.capture.passes import Passes
 from indb_tensile.executor.capture.rank_share import RankShare, Reduce, divide_parts
 from indb_tensile.executor.capture.storage_layout import Value
-from indb_tensile.executor.ranks.part_exchange import RankGroup
 from indb_tensile.executor.ranks.rank_connection import broadcast_bytes, join_ranks, rank_lost
+from indb_tensile.executor.ranks.rank_group import RankGroup
 from indb_tensile.executor.ranks.rank_proof import prove_ranks
 from indb_tensile.executor.ranks.state_gathering import StateGathering
 from indb_tensile.executor.ranks.step_exchange import exchanging

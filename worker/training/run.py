@@ -21,7 +21,7 @@ from indb_tensile.device.round_member import RoundMember, Seat, open_member
 from indb_tensile.errors import LostClaimError, RankLostError
 from indb_tensile.executor.capture.rank_share import RankShare
 from indb_tensile.executor.capture.storage_layout import divided_values
-from indb_tensile.executor.ranks.part_exchange import RankGroup
+from indb_tensile.executor.ranks.rank_group import RankGroup
 from indb_tensile.executor.ranks.state_gathering import StateGathering
 from indb_tensile.executor.run.cuda_graphs import Graphs
 from indb_tensile.executor.run.open_device import OpenDevice, capturing_on, open_device, torch_device

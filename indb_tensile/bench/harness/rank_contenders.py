@@ -33,8 +33,8 @@ from indb_tensile.executor.capture.passes import Passes
 from indb_tensile.executor.capture.rank_share import RankShare, Reduce
 from indb_tensile.executor.capture.step_capture import CapturedStep, capture_training
 from indb_tensile.executor.latency.calibrate import calibrate, unknown_signatures
-from indb_tensile.executor.ranks.part_exchange import RankGroup
 from indb_tensile.executor.ranks.rank_connection import join_ranks
+from indb_tensile.executor.ranks.rank_group import RankGroup
 from indb_tensile.executor.ranks.step_exchange import exchanging, measuring
 from indb_tensile.executor.run.placer import Placer
 from indb_tensile.scheduler.link import Link

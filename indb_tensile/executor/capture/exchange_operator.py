@@ -38,8 +38,8 @@ class RankNetwork(Protocol):
         """
         ...
 
-    def all_reduce(self, values: torch.Tensor) -> None:
-        """Add up the values (elements) of all ranks, in place."""
+    def all_reduce(self, values: torch.Tensor, room: ExchangeRoom) -> None:
+        """Add up the values (elements) of all ranks, in place, in any order."""
         ...
 
     def sum_at_owners(
@@ -150,12 +150,13 @@ def _all_reduce(values: list[torch.Tensor], room: torch.Tensor) -> Exchange:
     """Return the exchange that adds up each value over all ranks, in place. Values are dense and of one type."""
 
     def exchange(network: RankNetwork) -> None:
+        memory = ExchangeRoom(room, values[0].dtype)
         if len(values) == 1:
-            network.all_reduce(in_memory_order(values[0]))
+            network.all_reduce(in_memory_order(values[0]), memory)
             return
-        bucket = ExchangeRoom(room, values[0].dtype).take(sum(value.numel() for value in values))
+        bucket = memory.take(sum(value.numel() for value in values))
         torch.cat([in_memory_order(value) for value in values], out=bucket)
-        network.all_reduce(bucket)
+        network.all_reduce(bucket, memory)
         spread(bucket, values)
 
     return exchange

@@ -40,7 +40,24 @@ def parts_elements(sizes: Sequence[int], counts: Sequence[int], own: int) -> int
     """
     elements = sum(sizes)
     packed = max(1, own) * elements if len(sizes) > 1 else 0
-    return packed + sum(piece_sizes(elements, own, counts))
+    return packed + (pair_width(elements) if len(counts) == 2 else sum(piece_sizes(elements, own, counts)))
+
+
+def pair_width(elements: int) -> int:
+    """Return the elements that one of two ranks receives at once (ranks/pair_exchange.py)."""
+    return max(1, min(PIECE_ELEMENTS, elements))
+
+
+def reduced_elements(sizes: Sequence[int], ranks: int) -> int:
+    """Return the elements of room for the sum of one value of each of these sizes over all ranks."""
+    elements = sum(sizes)
+    packed = elements if len(sizes) > 1 else 0
+    return packed + (pair_width(elements) if is_small_pair(elements, ranks) else 0)
+
+
+def is_small_pair(elements: int, ranks: int) -> bool:
+    """Return whether two ranks send each other so few values that this is faster than the library's all-reduce."""
+    return ranks == 2 and elements <= PIECE_ELEMENTS
 
 
 def piece_width(elements: int, ranks: int) -> int:

@@ -17,7 +17,8 @@ from indb_tensile.executor.capture.rank_share import RankShare
 from indb_tensile.executor.capture.record import Recorder
 from indb_tensile.executor.capture.update import like_parameter
 
-# Small gradients are exchanged together, which needs scratch of several times this size; a larger one is alone.
+# Small gradients are exchanged together, which needs scratch of several times this size; a larger one is alone, and
+# not copied. DDP's first bucket has this size. One of 64 MiB for a perceptron's 34 MB takes 6 % longer.
 BUCKET_BYTES = 1 << 20
 
 _aten = torch.ops.aten
@@ -86,19 +87,23 @@ def backwards(values: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def buckets(values: Mapping[str, torch.Tensor], size_bytes: int) -> Iterator[list[str]]:
-    """Yield the names of values that make one exchange, in order: of one type, and of at most so many bytes.
+    """Yield the names of values that make one exchange: of one type, and of at most so many bytes.
 
-    A larger value is alone.
+    A larger value is alone, and does not end the bucket of the small ones before it: fewer exchanges cost less.
     """
     bucket: list[str] = []
     taken_bytes = 0
     for name, value in values.items():
+        if value.nbytes > size_bytes:
+            yield [name]
+            continue
         taken_bytes += value.nbytes
         if bucket and (taken_bytes > size_bytes or value.dtype != values[bucket[0]].dtype):
             yield bucket
             bucket, taken_bytes = [], value.nbytes
         bucket.append(name)
-    yield bucket
+    if bucket:
+        yield bucket
 
 
 def own_loss(

@@ -14,17 +14,26 @@ import torch
 
 from indb_tensile.executor.capture.early_exchanges import EarlyExchanges, PlannedExchange
 from indb_tensile.executor.capture.exchange_operator import finish_all_reduce_, start_all_reduce_
-from indb_tensile.executor.capture.part_gradients import backwards, buckets, own_loss, refuse_complex
+from indb_tensile.executor.capture.exchange_room import reduced_elements
+from indb_tensile.executor.capture.part_gradients import (
+    BUCKET_BYTES,
+    backwards,
+    buckets,
+    own_loss,
+    refuse_complex,
+)
+from indb_tensile.executor.capture.record import Recorder
 from indb_tensile.executor.capture.update import Gradients, like_parameter
-
-# A bucket is copied together, so an exchange needs room of this size. Larger gradients are exchanged in place.
-BUCKET_BYTES = 4 << 20
 
 _aten = torch.ops.aten
 
 
 class RankGradients(Gradients):
-    """The sums of the gradients of this device's parts; this device may have no part."""
+    """The sums of the gradients of this device's parts; this device, one of `ranks`, may have no part."""
+
+    def __init__(self, recorder: Recorder, ranks: int) -> None:
+        super().__init__(recorder)
+        self._ranks = ranks
 
     def totals(
         self, names: Sequence[str], losses: list[torch.Tensor], loss_type: torch.dtype
@@ -37,7 +46,8 @@ class RankGradients(Gradients):
         gradients = dict(zip(names, exchanges.own(own, own), strict=True))
         values = {"loss": loss} | {f"of {name}": value for name, value in gradients.items()}
         planned = [
-            _all_reduce([values[key] for key in bucket]) for bucket in buckets(backwards(values), BUCKET_BYTES)
+            _all_reduce([values[key] for key in bucket], self._ranks)
+            for bucket in buckets(backwards(values), BUCKET_BYTES)
         ]
         exchanges.record(planned, place)
         # The host copies the loss right after the operator that makes it, so that is to be one after the exchange.
@@ -54,10 +64,11 @@ class RankGradients(Gradients):
         return zeros
 
 
-def _all_reduce(values: list[torch.Tensor]) -> PlannedExchange:
+def _all_reduce(values: list[torch.Tensor], ranks: int) -> PlannedExchange:
+    elements = reduced_elements([value.numel() for value in values], ranks)
     return PlannedExchange(
         start=start_all_reduce_,
         finish=finish_all_reduce_,
         values=values,
-        room_bytes=sum(value.nbytes for value in values) if len(values) > 1 else 0,
+        room_bytes=elements * values[0].dtype.itemsize,
     )

@@ -113,7 +113,7 @@ def _collector(
     if share is None:
         return Gradients(recorder)
     if share.reduce is Reduce.FAST:
-        return RankGradients(recorder)
+        return RankGradients(recorder, share.ranks)
     if state_division is not None:
         return OwnerGradients(recorder, share, parts, state_division)
     return PartGradients(recorder, share, parts)

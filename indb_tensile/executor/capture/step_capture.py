@@ -20,6 +20,7 @@ from torch import nn
 from indb_tensile.errors import GraphError, RequestError
 from indb_tensile.executor.capture.allocation_script import AllocationScript
 from indb_tensile.executor.capture.exchange_operator import FINISHES, STARTS
+from indb_tensile.executor.capture.late_waits import with_late_waits
 from indb_tensile.executor.capture.optimizer import OptimizerSettings
 from indb_tensile.executor.capture.owner_gradients import OwnerExchanges
 from indb_tensile.executor.capture.passes import WHOLE, Passes
@@ -159,6 +160,7 @@ def capture_training(
         else:
             exchange = OwnerExchanges(recorder, replayed.trained, division, share.ranks)
             record_update(recorder, optimizer, replayed.gradients, exchange)
+    recorder.calls = with_late_waits(recorder.calls)
     return _assemble(recorder, replayed, stored, StepKind.TRAINING, int(x.shape[0]))
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from torch import Tensor
 
 from indb_tensile.executor.capture.exchange_room import ExchangeRoom, owner_piece_sizes, owner_width
-from indb_tensile.executor.ranks.part_exchange import RankGroup
+from indb_tensile.executor.ranks.rank_group import RankGroup
 
 
 def sum_at_owners(

@@ -9,47 +9,19 @@ all-gather takes longer, because it copies twice.) Elements are added one by one
 number of ranks nor on where stretches are cut. A rank sends the gradients of all its parts, where an all-reduce sends
 one gradient.
 
-The process group is c10d's, of Gloo on processors and of NCCL on GPUs. Only the operations of `RankGroup` are called.
+Two ranks exchange less, in the same order of additions (pair_exchange.py).
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from indb_tensile.errors import RequestError
 from indb_tensile.executor.capture.exchange_room import ExchangeRoom, piece_sizes, piece_width
-
-
-class RankGroup(Protocol):
-    """What is used of a process group."""
-
-    def size(self) -> int:
-        """Return the number of ranks."""
-        ...
-
-    def rank(self) -> int:
-        """Return the number of this rank, from 0."""
-        ...
-
-    def alltoall_base(self, received: Tensor, sent: Tensor, receives: list[int], sends: list[int], /) -> dist.Work:
-        """Send each rank its stretch of `sent`, and receive one of each; the lists have their lengths in elements."""
-        ...
-
-    def broadcast(self, tensor: Tensor, root: int, /) -> dist.Work:
-        """Send the tensor of one rank to all others, in place."""
-        ...
-
-    def allreduce(self, tensors: list[Tensor], /) -> dist.Work:
-        """Add up each tensor over all ranks, in place."""
-        ...
-
-    def abort(self) -> None:
-        """End every operation that is under way with an error. The group can make no more."""
-        ...
+from indb_tensile.executor.ranks import pair_exchange
+from indb_tensile.executor.ranks.rank_group import RankGroup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +47,9 @@ class PartExchange:
         the same memory again.
         """
         counts = [len(parts) for parts in self.parts]
+        if len(counts) == 2 and total.is_cpu:
+            pair_exchange.sum_in_order(self.group, own, total, counts, room)
+            return
         width = piece_width(total.numel(), len(self.parts))
         buffers = _PieceBuffers(*map(room.take_on_host, piece_sizes(total.numel(), len(own), counts)))
         step = width * len(self.parts)

@@ -18,7 +18,7 @@ from torch._C._distributed_c10d import PrefixStore, ProcessGroupGloo, Store
 
 from indb_tensile.errors import RankLostError, RequestError
 from indb_tensile.executor.capture.rank_share import RankShare
-from indb_tensile.executor.ranks.part_exchange import RankGroup
+from indb_tensile.executor.ranks.rank_group import RankGroup
 from indb_tensile.executor.ranks.rank_sockets import Endpoint, listen, shut_down
 
 LOOPBACK = "127.0.0.1"

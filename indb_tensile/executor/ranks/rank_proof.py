@@ -16,8 +16,8 @@ from collections.abc import Sequence
 import torch
 
 from indb_tensile.errors import RankLostError
-from indb_tensile.executor.ranks.part_exchange import RankGroup
 from indb_tensile.executor.ranks.rank_connection import while_ranks_answer
+from indb_tensile.executor.ranks.rank_group import RankGroup
 
 _BYTES = 32  # of a random number, and of a SHA-256
 

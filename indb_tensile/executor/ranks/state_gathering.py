@@ -11,8 +11,8 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 
 from indb_tensile.executor.capture.storage_layout import Value
-from indb_tensile.executor.ranks.part_exchange import RankGroup
 from indb_tensile.executor.ranks.rank_connection import while_ranks_answer
+from indb_tensile.executor.ranks.rank_group import RankGroup
 
 _GO_ON, _SEND = 0, 1  # words of rank 0
 

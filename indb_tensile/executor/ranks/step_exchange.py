@@ -8,12 +8,13 @@ from time import perf_counter_ns
 import torch
 
 from indb_tensile.executor.capture.exchange_operator import Exchange, connected
-from indb_tensile.executor.capture.exchange_room import ExchangeRoom
+from indb_tensile.executor.capture.exchange_room import ExchangeRoom, is_small_pair
 from indb_tensile.executor.capture.rank_share import parts_of
-from indb_tensile.executor.ranks import owner_exchange
+from indb_tensile.executor.ranks import owner_exchange, pair_exchange
 from indb_tensile.executor.ranks.exchange_lane import SPANS_KEPT, ExchangeLane
-from indb_tensile.executor.ranks.part_exchange import PartExchange, RankGroup
+from indb_tensile.executor.ranks.part_exchange import PartExchange
 from indb_tensile.executor.ranks.rank_connection import while_ranks_answer
+from indb_tensile.executor.ranks.rank_group import RankGroup
 
 
 @contextmanager
@@ -111,10 +112,13 @@ class _GroupNetwork:
         """Write the sum over all parts, added in the order of the parts, into `total`."""
         PartExchange(group=self._group, parts=parts_of(counts)).exact_sum(own, total, room)
 
-    def all_reduce(self, values: torch.Tensor) -> None:
+    def all_reduce(self, values: torch.Tensor, room: ExchangeRoom) -> None:
         """Add up the values of all ranks in the order of the library, in place."""
         on_host = values.cpu()
-        self._group.allreduce([on_host]).wait()
+        if is_small_pair(values.numel(), self._group.size()):
+            pair_exchange.sum_of_both(self._group, on_host, room)
+        else:
+            self._group.allreduce([on_host]).wait()
         if on_host is not values:
             values.copy_(on_host)
 

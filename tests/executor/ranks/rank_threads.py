@@ -8,8 +8,8 @@ import torch
 from torch._C._distributed_c10d import HashStore
 
 from indb_tensile.executor.capture.rank_share import RankShare
-from indb_tensile.executor.ranks.part_exchange import RankGroup
 from indb_tensile.executor.ranks.rank_connection import join_ranks
+from indb_tensile.executor.ranks.rank_group import RankGroup
 
 _Result = TypeVar("_Result")
 

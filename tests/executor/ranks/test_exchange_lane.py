@@ -11,7 +11,7 @@ import torch
 from indb_tensile.errors import InvariantError, RankLostError
 from indb_tensile.executor.capture.exchange_operator import start_sum_parts_
 from indb_tensile.executor.ranks.exchange_lane import ExchangeLane
-from indb_tensile.executor.ranks.part_exchange import RankGroup
+from indb_tensile.executor.ranks.rank_group import RankGroup
 from indb_tensile.executor.ranks.step_exchange import exchanging
 from tests.executor.ranks.rank_steps import sum_parts
 from tests.executor.ranks.rank_threads import on_ranks

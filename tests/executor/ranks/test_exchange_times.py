@@ -5,7 +5,7 @@ import pytest
 from indb_tensile.executor.capture.optimizer import OptimizerSettings
 from indb_tensile.executor.capture.passes import Passes
 from indb_tensile.executor.capture.rank_share import RankShare
-from indb_tensile.executor.ranks.part_exchange import RankGroup
+from indb_tensile.executor.ranks.rank_group import RankGroup
 from indb_tensile.executor.ranks.step_exchange import exchanging, measuring
 from indb_tensile.executor.run.iteration_recorder import IterationRecorder
 from indb_tensile.executor.run.runner import Runner

@@ -7,9 +7,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from indb_tensile.errors import RequestError
-from indb_tensile.executor.capture.exchange_room import PIECE_ELEMENTS
+from indb_tensile.executor.capture.exchange_room import PIECE_ELEMENTS, ExchangeRoom
 from indb_tensile.executor.capture.rank_share import divide_parts
-from indb_tensile.executor.ranks.part_exchange import PartExchange, RankGroup
+from indb_tensile.executor.ranks.pair_exchange import sum_of_both
+from indb_tensile.executor.ranks.part_exchange import PartExchange
+from indb_tensile.executor.ranks.rank_group import RankGroup
 from tests.executor.ranks.rank_steps import room_of
 from tests.executor.ranks.rank_threads import on_ranks
 from tests.nightly import some_examples
@@ -59,11 +61,42 @@ def test_exact_sum_has_the_bits_of_one_device_on_every_rank(
     assert all(torch.equal(total, expected) for total in sums(gradients, ranks))
 
 
+@pytest.mark.parametrize("ranks", [2, 3])
 @pytest.mark.parametrize("more", [0, 1, PIECE_ELEMENTS // 2])
-def test_exact_sum_of_a_gradient_in_several_pieces_has_the_bits_of_one_device(more: int) -> None:
+def test_exact_sum_of_a_gradient_in_several_pieces_has_the_bits_of_one_device(more: int, ranks: int) -> None:
     gradients = drawn(3, PIECE_ELEMENTS + more, torch.float32, seed=more)
     expected = of_one_device(gradients)
-    assert all(torch.equal(total, expected) for total in sums(gradients, 3))
+    assert all(torch.equal(total, expected) for total in sums(gradients, ranks))
+
+
+@pytest.mark.parametrize("counts", [(0, 2), (2, 0), (1, 2), (0, 1)])
+def test_rank_without_parts_gets_the_sum_of_the_other_one(counts: tuple[int, int]) -> None:
+    gradients = drawn(sum(counts), 2 * PIECE_ELEMENTS + 7, torch.float32, seed=4)
+    parts = (range(counts[0]), range(counts[0], sum(counts)))
+
+    def run(rank: int, group: RankGroup) -> Tensor:
+        own = [part.clone() for part in gradients[parts[rank].start : parts[rank].stop]]
+        total = own[0] if own else torch.empty_like(gradients[0])  # the sum comes in the place of the first part
+        PartExchange(group=group, parts=parts).exact_sum(own, total, room_of(total, len(own), parts))
+        return total
+
+    expected = of_one_device(gradients)
+    assert all(torch.equal(total, expected) for total in on_ranks(2, run))
+
+
+@pytest.mark.parametrize("elements", [1, 40, PIECE_ELEMENTS, PIECE_ELEMENTS + 3])
+def test_two_ranks_that_send_each_other_everything_have_the_same_sum(elements: int) -> None:
+    values = drawn(2, elements, torch.float32, seed=elements)
+    values[:, 0] = torch.tensor([0x7FC00001, 0x7FC00002], dtype=torch.int32).view(torch.float32)  # two kinds of NaN
+
+    def run(rank: int, group: RankGroup) -> Tensor:
+        own, room = values[rank].clone(), torch.empty(4 * elements, dtype=torch.uint8)
+        sum_of_both(group, own, ExchangeRoom(room, own.dtype))
+        return own.view(torch.int32)
+
+    first, second = on_ranks(2, run)
+    assert torch.equal(first, second)
+    assert torch.equal(first[1:], (values[0] + values[1]).view(torch.int32)[1:])
 
 
 def test_sum_of_the_library_differs_with_three_ranks_and_is_equal_on_all_of_them() -> None:

@@ -12,8 +12,9 @@ from torch._C._distributed_c10d import HashStore
 
 from indb_tensile.errors import RankLostError, RequestError
 from indb_tensile.executor.capture.rank_share import RankShare
-from indb_tensile.executor.ranks.part_exchange import PartExchange, RankGroup
+from indb_tensile.executor.ranks.part_exchange import PartExchange
 from indb_tensile.executor.ranks.rank_connection import LOOPBACK, broadcast_bytes, join_ranks
+from indb_tensile.executor.ranks.rank_group import RankGroup
 from indb_tensile.executor.ranks.step_exchange import exchanging
 from tests.executor.ranks.rank_steps import room_of, sum_parts
 from tests.executor.ranks.rank_threads import on_ranks

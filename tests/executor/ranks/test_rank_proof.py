@@ -3,7 +3,7 @@
 import pytest
 
 from indb_tensile.errors import RankLostError
-from indb_tensile.executor.ranks.part_exchange import RankGroup
+from indb_tensile.executor.ranks.rank_group import RankGroup
 from indb_tensile.executor.ranks.rank_proof import prove_ranks
 from tests.executor.ranks.rank_threads import on_ranks
 

@@ -12,7 +12,7 @@ from indb_tensile.executor.capture.passes import Passes
 from indb_tensile.executor.capture.rank_share import RankShare, Reduce
 from indb_tensile.executor.capture.record import refs
 from indb_tensile.executor.capture.step_capture import CapturedStep, capture_training
-from indb_tensile.executor.ranks.part_exchange import RankGroup
+from indb_tensile.executor.ranks.rank_group import RankGroup
 from indb_tensile.executor.ranks.step_exchange import exchanging, measuring
 from indb_tensile.executor.run.program import compile_program
 from indb_tensile.executor.run.runner import Runner
@@ -182,6 +182,28 @@ def test_dropout_of_another_rank_is_skipped_and_not_drawn() -> None:
     own, other = forward_of_halves(nn.Sequential(nn.Dropout(0.5), nn.ReLU(), nn.Dropout(0.1)))
     assert own.count("aten.native_dropout.default") == 2
     assert other == ["tensile.skip_words.default"]
+
+
+@pytest.mark.parametrize("reduce", [*Reduce])
+def test_parameters_are_updated_while_later_exchanges_are_under_way(reduce: Reduce) -> None:
+    module = nn.Sequential(*(nn.Linear(600, 600, bias=False) for _ in range(3)))
+    x, y = torch.randn(4, 600), torch.randn(4, 600)
+    share, settings = RankShare(rank=0, ranks=2, reduce=reduce), OptimizerSettings()
+    step = capture_training(module, nn.MSELoss(), x, y, settings, Passes(micro_batch_size=2), share)
+    waits = [k for k, operator in enumerate(step.graph.operators) if operator.awaits is not None]
+    ends = [operator.name for operator in step.graph.operators[waits[0] :]]
+    wait = ends[0]
+    update = "aten._fused_adam_.default"
+    assert [name for name in ends if name in (wait, update)] == [wait, update] * 3 + [wait], "the loss comes last"
+
+
+def test_norm_of_all_gradients_waits_for_all_exchanges() -> None:
+    step = large_step(4, RankShare(rank=0, ranks=2))
+    operators = step.graph.operators
+    waits = [k for k, operator in enumerate(operators) if operator.awaits is not None]
+    between = {operator.name for operator in operators[waits[0] : waits[-1]] if operator.awaits is None}
+    assert "aten.linalg_vector_norm.default" in between
+    assert "aten._fused_adam_.default" not in between
 
 
 def test_part_of_another_rank_costs_only_the_random_numbers_that_it_draws() -> None:

@@ -15,7 +15,7 @@ from indb_tensile.executor.capture.state_division import divide_state
 from indb_tensile.executor.capture.step_capture import CapturedStep
 from indb_tensile.executor.capture.storage_layout import divided_values
 from indb_tensile.executor.latency.calibrate import calibrate, unknown_signatures
-from indb_tensile.executor.ranks.part_exchange import RankGroup
+from indb_tensile.executor.ranks.rank_group import RankGroup
 from indb_tensile.executor.ranks.state_gathering import StateGathering
 from indb_tensile.executor.ranks.step_exchange import exchanging
 from indb_tensile.executor.run.runner import Runner

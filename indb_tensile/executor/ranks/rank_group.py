@@ -1,0 +1,34 @@
+"""What the exchanges of ranks use of a process group of c10d: of Gloo on processors, of NCCL on GPUs."""
+
+from typing import Protocol
+
+import torch.distributed as dist
+from torch import Tensor
+
+
+class RankGroup(Protocol):
+    """What is used of a process group."""
+
+    def size(self) -> int:
+        """Return the number of ranks."""
+        ...
+
+    def rank(self) -> int:
+        """Return the number of this rank, from 0."""
+        ...
+
+    def alltoall_base(self, received: Tensor, sent: Tensor, receives: list[int], sends: list[int], /) -> dist.Work:
+        """Send each rank its stretch of `sent`, and receive one of each; the lists have their lengths in elements."""
+        ...
+
+    def broadcast(self, tensor: Tensor, root: int, /) -> dist.Work:
+        """Send the tensor of one rank to all others, in place."""
+        ...
+
+    def allreduce(self, tensors: list[Tensor], /) -> dist.Work:
+        """Add up each tensor over all ranks, in place."""
+        ...
+
+    def abort(self) -> None:
+        """End every operation that is under way with an error. The group can make no more."""
+        ...
