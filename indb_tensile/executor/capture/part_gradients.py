@@ -17,8 +17,7 @@ from indb_tensile.executor.capture.rank_share import RankShare
 from indb_tensile.executor.capture.record import Recorder
 from indb_tensile.executor.capture.update import like_parameter
 
-# Small gradients are exchanged together, which needs scratch of several times this size; a larger one is alone, and
-# not copied. DDP's first bucket has this size. One of 64 MiB for a perceptron's 34 MB takes 6 % longer.
+# Small gradients are exchanged together, which needs scratch of several times this size; a larger one is alone.
 BUCKET_BYTES = 1 << 20
 
 _aten = torch.ops.aten

@@ -15,15 +15,15 @@ import torch
 from indb_tensile.executor.capture.early_exchanges import EarlyExchanges, PlannedExchange
 from indb_tensile.executor.capture.exchange_operator import finish_all_reduce_, start_all_reduce_
 from indb_tensile.executor.capture.exchange_room import reduced_elements
-from indb_tensile.executor.capture.part_gradients import (
-    BUCKET_BYTES,
-    backwards,
-    buckets,
-    own_loss,
-    refuse_complex,
-)
+from indb_tensile.executor.capture.part_gradients import backwards, buckets, own_loss, refuse_complex
 from indb_tensile.executor.capture.record import Recorder
 from indb_tensile.executor.capture.update import Gradients, like_parameter
+
+# A bucket is copied together, so an exchange needs room of this size. Larger gradients are exchanged in place. The
+# messages of an all-reduce grow with the ranks, so many want larger buckets. With two ranks a transformer's step of
+# 52 ms takes 2 ms longer with 4 MiB, and a perceptron's of 148 ms takes 8 ms longer with all 34 MB in one bucket.
+BUCKET_BYTES = 4 << 20
+BUCKET_BYTES_OF_TWO = 1 << 20
 
 _aten = torch.ops.aten
 
@@ -47,7 +47,7 @@ class RankGradients(Gradients):
         values = {"loss": loss} | {f"of {name}": value for name, value in gradients.items()}
         planned = [
             _all_reduce([values[key] for key in bucket], self._ranks)
-            for bucket in buckets(backwards(values), BUCKET_BYTES)
+            for bucket in buckets(backwards(values), BUCKET_BYTES_OF_TWO if self._ranks == 2 else BUCKET_BYTES)
         ]
         exchanges.record(planned, place)
         # The host copies the loss right after the operator that makes it, so that is to be one after the exchange.
