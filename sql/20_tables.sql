@@ -1073,9 +1073,15 @@ create table tensile.device_contention (
   mixed double precision not null,
   measured_at timestamptz not null default now(),
   learned double precision,
+  short double precision,
+  short_mixed double precision,
+  short_ns bigint,
+  learned_short double precision,
   primary key (device_kind, jobs),
   constraint device_contention_is_positive
-    check (jobs > 0 and arithmetic > 0 and memory > 0 and mixed > 0 and learned > 0)
+    check (jobs > 0 and arithmetic > 0 and memory > 0 and mixed > 0 and learned > 0),
+  constraint device_contention_of_short_steps_is_positive
+    check (short > 0 and short_mixed > 0 and short_ns > 0 and learned_short > 0)
 );
 comment on table tensile.device_contention is
   'for each kind of device, how much longer work takes beside other jobs than alone, measured once';
@@ -1089,6 +1095,14 @@ comment on column tensile.device_contention.mixed is 'mean factor when half of t
 comment on column tensile.device_contention.measured_at is 'time of the measurement';
 comment on column tensile.device_contention.learned is
   'factor of jobs that trained side by side, which corrects the measurement; null until there were any';
+comment on column tensile.device_contention.short is
+  'factor for short steps of small networks, beside other such steps; null if it was not measured';
+comment on column tensile.device_contention.short_mixed is
+  'factor for such steps when half of the jobs are bound by arithmetic or by memory bandwidth';
+comment on column tensile.device_contention.short_ns is
+  'time of such a step alone, in nanoseconds; in the row of one job';
+comment on column tensile.device_contention.learned_short is
+  'factor of jobs with short steps that trained side by side; null until there were any';
 
 create table tensile.device_overheads (
   device_kind text not null,

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from indb_tensile import config, settings_loader
 from indb_tensile._native import Passages
+from indb_tensile.catalog.device_contention import contention_of
 from indb_tensile.catalog.notify import SEARCH, Listener, Notification
 from indb_tensile.catalog.pooling import refuse_pooled_sessions
 from indb_tensile.config import Settings
@@ -467,7 +468,7 @@ def _contention(settings: Settings, records: CatalogRecords) -> Contention:
             log.warning("by how much jobs slow each other down is assumed, because it could not be measured")
         measured = records.contention()
     if measured:
-        return Contention(points=((1, 1.0), *((row.jobs, row.factor) for row in measured if row.jobs > 1)))
+        return contention_of(measured)
     if settings.device.startswith("cuda"):
         return Contention(points=_GPU_CONTENTION)
     return of_cores(cores(), settings.threads)

@@ -1,7 +1,8 @@
 """A process that measures once how much jobs side by side slow each other down on this kind of device, and then ends.
 
 The controller starts it before its first job if the catalog has no measurement. 1, 2, 4 and 8 processes, as many as
-jobs, run reference steps at the same time: all bound by arithmetic, all bound by memory, and half of each. A GPU is
+jobs, run reference steps at the same time: all bound by arithmetic, all bound by memory, and half of each; and all
+short ones, and half of them beside either of the others. A GPU is
 measured in its present mode, with or without MPS. On a processor, the processor time of a step is measured, which
 grows as jobs share caches and the memory bus, and is multiplied by the share of the cores. Exit codes are those of
 the controller.
@@ -10,8 +11,10 @@ the controller.
 import logging
 import multiprocessing
 import os
+from dataclasses import replace
 from multiprocessing.synchronize import Barrier
 from queue import Empty
+from statistics import mean
 from typing import Any
 
 import psycopg
@@ -20,7 +23,7 @@ import torch
 from indb_tensile import settings_loader
 from indb_tensile.catalog import device_contention
 from indb_tensile.catalog.connection import WORK_LOCK_TIMEOUT_MS, Session
-from indb_tensile.catalog.device_contention import MeasuredContention
+from indb_tensile.catalog.device_contention import ALONE, MeasuredContention
 from indb_tensile.controller.parent_death import die_with_parent
 from indb_tensile.device.backend import kind_of
 from indb_tensile.device.hardware import cores
@@ -35,7 +38,7 @@ log = logging.getLogger("contention")
 JOBS = (1, 2, 4, 8)
 _SPAN_S = 0.25  # length of one measurement; shorter ones vary by more than 10 % on a machine with other work
 _TIMEOUT_S = 60.0  # time limit for the slowest process of a measurement
-_ARITHMETIC, _MEMORY = BoundBy.ARITHMETIC, BoundBy.MEMORY
+_ARITHMETIC, _MEMORY, _SWITCHES = BoundBy
 
 
 def main() -> int:
@@ -55,7 +58,8 @@ def main() -> int:
         log.error("contention was not measured: %s", error)  # noqa: TRY400 - no traceback needed
         return error.exit_code if isinstance(error, TensileError) else 1
     for row in rows:
-        log.info("%d jobs: %.2f, %.2f and %.2f times as long", row.jobs, row.arithmetic, row.memory, row.mixed)
+        factors = row.jobs, row.arithmetic, row.memory, row.mixed, row.short, row.short_mixed
+        log.info("%d jobs: %.2f, %.2f and %.2f times as long, short steps %.2f and %.2f", *factors)
     return 0
 
 
@@ -64,21 +68,26 @@ def measure(device: str, threads: int, numbers: tuple[int, ...]) -> tuple[Measur
     alone = {bound_by: _rates(device, threads, (bound_by,))[0] for bound_by in BoundBy}
     shared = None if device.startswith("cuda") else of_cores(cores(), threads)
 
-    def factor(*kinds: BoundBy) -> float:
-        """Return the mean factor by which steps of these kinds side by side take longer than alone."""
+    def factor(kinds: tuple[BoundBy, ...], *of: BoundBy) -> float:
+        """Return the mean factor by which steps of these kinds side by side take longer, or `of` some."""
         rates = _rates(device, threads, kinds)
-        measured = sum(alone[kind] / rate for kind, rate in zip(kinds, rates, strict=True)) / len(kinds)
-        return measured if shared is None else measured * shared.slowdown(len(kinds))
+        factors = [alone[kind] / rate for kind, rate in zip(kinds, rates, strict=True) if kind in (of or kinds)]
+        return mean(factors) * (1.0 if shared is None else shared.slowdown(len(kinds)))
 
-    return tuple(
-        MeasuredContention(
+    def together(jobs: int) -> MeasuredContention:
+        half = jobs // 2
+        mixed = (factor((_SWITCHES, other) * half, _SWITCHES) for other in (_ARITHMETIC, _MEMORY))
+        return MeasuredContention(
             jobs=jobs,
-            arithmetic=factor(*(_ARITHMETIC,) * jobs) if jobs > 1 else 1.0,
-            memory=factor(*(_MEMORY,) * jobs) if jobs > 1 else 1.0,
-            mixed=factor(*(_ARITHMETIC, _MEMORY) * (jobs // 2)) if jobs > 1 else 1.0,
+            arithmetic=factor((_ARITHMETIC,) * jobs),
+            memory=factor((_MEMORY,) * jobs),
+            mixed=factor((_ARITHMETIC, _MEMORY) * half),
+            short=factor((_SWITCHES,) * jobs),
+            short_mixed=mean(mixed),
         )
-        for jobs in numbers
-    )
+
+    single = replace(ALONE, short_ns=round(1e9 / alone[_SWITCHES]))
+    return tuple(single if jobs == 1 else together(jobs) for jobs in numbers)
 
 
 def _rates(device: str, threads: int, kinds: tuple[BoundBy, ...]) -> list[float]:

@@ -1,10 +1,11 @@
 """Stores how much jobs side by side slow each other down on each kind of device."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from indb_tensile.catalog.connection import Connection
 from indb_tensile.catalog.queries import query
+from indb_tensile.scheduler.completion.contention import Contention
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -12,7 +13,10 @@ class MeasuredContention:
     """By how much steps take longer beside `jobs - 1` other steps than alone: steps that are all bound by
     arithmetic, all bound by memory bandwidth, and half of each.
 
-    `learned` is the factor of jobs that have trained side by side, or None if there were none.
+    `short` is the factor of short steps beside others of their kind, and `short_mixed` the one of short steps if half
+    of the jobs are bound by arithmetic or by memory. Both are None in measurements from before they were made. For
+    one job, `short_ns` is the time of a short step alone. `learned` and `learned_short` are the factors of jobs that
+    have trained side by side, or None if there were none.
     """
 
     jobs: int
@@ -20,10 +24,14 @@ class MeasuredContention:
     memory: float
     mixed: float
     learned: float | None = None
+    short: float | None = None
+    short_mixed: float | None = None
+    short_ns: int | None = None
+    learned_short: float | None = None
 
     @property
     def factor(self) -> float:
-        """The factor for jobs whose operators are not known to be of one kind: the mean of the three.
+        """The factor for long steps, whose operators are not known to be of one kind: the mean of the three.
 
         A learned factor counts half. If it counted whole, a factor that was learned while the machine had other work
         could keep jobs apart for ever, and would then never be corrected.
@@ -31,13 +39,45 @@ class MeasuredContention:
         measured = (self.arithmetic + self.memory + self.mixed) / 3
         return measured if self.learned is None else (measured + self.learned) / 2
 
+    @property
+    def short_factor(self) -> float | None:
+        """The factor for short steps beside others that are not known: the mean of both. None if not measured."""
+        if self.short is None or self.short_mixed is None:
+            return None
+        measured = (self.short + self.short_mixed) / 2
+        return measured if self.learned_short is None else (measured + self.learned_short) / 2
+
+
+ALONE = MeasuredContention(jobs=1, arithmetic=1.0, memory=1.0, mixed=1.0, short=1.0, short_mixed=1.0)
+
+
+def contention_of(rows: Sequence[MeasuredContention]) -> Contention:
+    """Return the contention of these measurements. Long steps stand for short ones that were not measured."""
+    several = [row for row in rows if row.jobs > 1]
+    points = ((1, 1.0), *((row.jobs, row.factor) for row in several))
+    short = [(row.jobs, row.short_factor) for row in several if row.short_factor is not None]
+    short_ns = next((row.short_ns for row in rows if row.jobs == 1 and row.short_ns), 0)
+    if not short_ns or not short:
+        return Contention(points=points)
+    return Contention(points=points, short_points=((1, 1.0), *short), short_ns=short_ns)
+
 
 def load_contention(connection: Connection, device_kind: str) -> tuple[MeasuredContention, ...]:
     """Load the measurements of this kind of device by increasing number of jobs; none before they were made."""
     rows = connection.execute(query("load_contention"), {"device_kind": device_kind}).fetchall()
     return tuple(
-        MeasuredContention(jobs=jobs, arithmetic=arithmetic, memory=memory, mixed=mixed, learned=learned)
-        for jobs, arithmetic, memory, mixed, learned in rows
+        MeasuredContention(
+            jobs=jobs,
+            arithmetic=arithmetic,
+            memory=memory,
+            mixed=mixed,
+            learned=learned,
+            short=short,
+            short_mixed=short_mixed,
+            short_ns=short_ns,
+            learned_short=learned_short,
+        )
+        for jobs, arithmetic, memory, mixed, learned, short, short_mixed, short_ns, learned_short in rows
     )
 
 
@@ -49,11 +89,22 @@ def save_contention(connection: Connection, device_kind: str, rows: Sequence[Mea
         "arithmetic": [row.arithmetic for row in rows],
         "memory": [row.memory for row in rows],
         "mixed": [row.mixed for row in rows],
+        "short": [row.short for row in rows],
+        "short_mixed": [row.short_mixed for row in rows],
+        "short_ns": [row.short_ns for row in rows],
     }
     connection.execute(query("save_contention"), values)
 
 
-def learn_contention(connection: Connection, device_kind: str, factors: Mapping[int, float]) -> None:
+def learn_contention(connection: Connection, device_kind: str, learned: Contention) -> None:
     """Store the factors of jobs that have trained side by side, by their number, where that number was measured."""
-    values = {"device_kind": device_kind, "jobs": list(factors), "factors": list(factors.values())}
+    jobs = sorted({number for number, _ in (*learned.points, *learned.short_points)})
+    values = {
+        "device_kind": device_kind,
+        "jobs": jobs,
+        "factors": [learned.slowdown(number) for number in jobs],
+        "short_factors": [
+            learned.slowdown(number, learned.short_ns) if learned.short_ns else None for number in jobs
+        ],
+    }
     connection.execute(query("learn_contention"), values)

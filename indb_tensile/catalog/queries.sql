@@ -717,22 +717,27 @@ values (%(device_kind)s, %(machine)s, %(here_ns)s, %(there_ns)s)
 on conflict (device_kind, machine) do nothing
 
 -- load_contention --
-select jobs, arithmetic, memory, mixed, learned from tensile.device_contention
+select jobs, arithmetic, memory, mixed, learned, short, short_mixed, short_ns, learned_short
+  from tensile.device_contention
  where device_kind = %(device_kind)s order by jobs
 
 -- save_contention --
 -- The first measurement stays: a controller that has measured meanwhile uses it too.
-insert into tensile.device_contention (device_kind, jobs, arithmetic, memory, mixed)
-select %(device_kind)s, m.jobs, m.arithmetic, m.memory, m.mixed
+insert into tensile.device_contention
+       (device_kind, jobs, arithmetic, memory, mixed, short, short_mixed, short_ns)
+select %(device_kind)s, m.jobs, m.arithmetic, m.memory, m.mixed, m.short, m.short_mixed, m.short_ns
   from unnest(%(jobs)s::integer[], %(arithmetic)s::double precision[], %(memory)s::double precision[],
-              %(mixed)s::double precision[]) as m (jobs, arithmetic, memory, mixed)
+              %(mixed)s::double precision[], %(short)s::double precision[], %(short_mixed)s::double precision[],
+              %(short_ns)s::bigint[]) as m (jobs, arithmetic, memory, mixed, short, short_mixed, short_ns)
 on conflict (device_kind, jobs) do nothing
 
 -- learn_contention --
 -- Nothing is stored for numbers of jobs that were not measured.
-update tensile.device_contention as c set learned = l.factor
-  from unnest(%(jobs)s::integer[], %(factors)s::double precision[]) as l (jobs, factor)
- where c.device_kind = %(device_kind)s and c.jobs = l.jobs and c.jobs > 1 and c.learned is distinct from l.factor
+update tensile.device_contention as c set learned = l.factor, learned_short = l.short_factor
+  from unnest(%(jobs)s::integer[], %(factors)s::double precision[], %(short_factors)s::double precision[])
+       as l (jobs, factor, short_factor)
+ where c.device_kind = %(device_kind)s and c.jobs = l.jobs and c.jobs > 1
+   and (c.learned, c.learned_short) is distinct from (l.factor, l.short_factor)
 
 -- load_overheads --
 select kind, state_bytes, startup_ns, between_ns, closing_ns

@@ -413,8 +413,14 @@ def _contention(cursor: psycopg.Cursor[Row]) -> Iterator[Row]:
     measured = cursor.execute(statement("contention")).fetchall()
     for device, rows in groupby(measured, key=lambda row: row["device"]):
         shared = "the GPU" if device.startswith("cuda") else "this machine's processor cores"
-        factors = ", ".join(f"{row['jobs']} jobs take {row['factor']:.2f} times as long as alone" for row in rows)
+        factors = ", ".join(map(_slowdown, rows))
         yield _check(f"sharing of {device}", True, f"jobs share {shared}; beside each other, {factors}", "")
+
+
+def _slowdown(row: Row) -> str:
+    """Say how much longer so many jobs take, and jobs with short steps if these were measured."""
+    short = "" if row["short_factor"] is None else f" (short steps {row['short_factor']:.2f} times)"
+    return f"{row['jobs']} jobs take {row['factor']:.2f} times as long as alone{short}"
 
 
 def _link(name: str, rows: list[Row]) -> Row:

@@ -122,7 +122,10 @@ select l.host, l.device_kind as device, l.way::text, l.beside, l.size_bytes, l.l
   from tensile.device_links as l order by l.host, l.device_kind, l.way, l.beside, l.size_bytes;
 
 -- contention --
-select c.device_kind as device, c.jobs, ((c.arithmetic + c.memory + c.mixed) / 3 + coalesce(c.learned, (c.arithmetic + c.memory + c.mixed) / 3)) / 2 as factor
+select c.device_kind as device, c.jobs,
+       ((c.arithmetic + c.memory + c.mixed) / 3 + coalesce(c.learned, (c.arithmetic + c.memory + c.mixed) / 3)) / 2
+         as factor,
+       ((c.short + c.short_mixed) / 2 + coalesce(c.learned_short, (c.short + c.short_mixed) / 2)) / 2 as short_factor
   from tensile.device_contention as c where c.jobs > 1 order by c.device_kind, c.jobs;
 
 -- versions --

@@ -61,6 +61,7 @@ from indb_tensile.scheduler.admission.measurements import NEW_WEIGHT
 from indb_tensile.scheduler.admission.outlook import Outlook
 from indb_tensile.scheduler.admission.overheads import KindOverheads, Overheads
 from indb_tensile.scheduler.admission.pool import Fault
+from indb_tensile.scheduler.completion.contention import Contention
 from indb_tensile.scheduler.link import CopyMeasurement, Link
 from indb_tensile.scheduler.timing.machines import StepTimes
 
@@ -148,7 +149,7 @@ class Records(Protocol):
         """Record why the worker claims no job now. None means that it claims jobs."""
         ...
 
-    def learn_contention(self, factors: Mapping[int, float]) -> None:
+    def learn_contention(self, learned: Contention) -> None:
         """Record by which factors jobs have slowed each other down, by the number of jobs."""
         ...
 
@@ -285,12 +286,12 @@ class CatalogRecords:
         """Return how much jobs slow each other down on this kind of device; nothing if that was never measured."""
         return self._run(lambda c: device_contention.load_contention(c, self._device_kind))
 
-    def learn_contention(self, factors: Mapping[int, float]) -> None:
+    def learn_contention(self, learned: Contention) -> None:
         """Record by which factors jobs have slowed each other down, by the number of jobs.
 
         A number of jobs whose contention was not measured when the device was met is left out.
         """
-        self._run(lambda c: device_contention.learn_contention(c, self._device_kind, factors))
+        self._run(lambda c: device_contention.learn_contention(c, self._device_kind, learned))
 
     def overheads(self) -> Overheads:
         """Return what jobs take besides their iterations on this kind of device, by kind of job."""

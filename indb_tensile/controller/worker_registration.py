@@ -29,7 +29,7 @@ from indb_tensile.scheduler.admission.admission_orders import FailJob, RequeueJo
 from indb_tensile.scheduler.admission.outlook import Outlook
 from indb_tensile.scheduler.admission.overheads import MOST_KINDS, Overheads
 from indb_tensile.scheduler.admission.pool import Fault
-from indb_tensile.scheduler.completion.contention import Contention
+from indb_tensile.scheduler.completion.contention import Contention, Points
 
 log = logging.getLogger("controller")
 
@@ -55,7 +55,7 @@ class WorkerRegistration:
         self._unreadable_of: frozenset[int] = frozenset()
         self._deferred: tuple[JobId, float] | None = None  # the last one, and since when
         self._more_to_claim = False
-        self._contention: dict[int, float] | None = None  # the last that was written, or that the catalog had
+        self._contention: Contention | None = None  # the last that was written, or that the catalog had
         self._overheads: Overheads | None = None  # likewise
         self._outlook: tuple[WorkerId, Outlook] | None = None  # the last that was written, and its worker
         self._outlook_due_s = 0.0
@@ -244,17 +244,16 @@ class WorkerRegistration:
 
     def record_contention(self, contention: Contention) -> None:
         """Record what running jobs have taught about contention, if it has changed by more than noise."""
-        factors = dict(contention.points)
-        known = self._contention if self._contention is not None else factors
+        known = self._contention if self._contention is not None else contention
         self._contention = known
-        if all(abs(factor - known.get(jobs, 0.0)) <= _NOISE * factor for jobs, factor in factors.items()):
+        if _is_near(contention.points, known.points) and _is_near(contention.short_points, known.short_points):
             return
         try:
-            self._records.learn_contention(factors)
+            self._records.learn_contention(contention)
         except DatabaseError as error:
             log.debug("the contention of jobs was not written: %s", error.message)
         else:
-            self._contention = factors
+            self._contention = contention
 
     def record_overheads(self, overheads: Overheads) -> None:
         """Record what jobs take besides their iterations, where it has changed by more than noise.
@@ -292,3 +291,9 @@ class WorkerRegistration:
             log.debug("the outlook of the device was not written: %s", error.message)
         else:
             self._outlook = (self.worker, outlook)
+
+
+def _is_near(points: Points, known: Points) -> bool:
+    """Return whether no factor has changed by more than noise."""
+    factors = dict(known)
+    return all(abs(factor - factors.get(jobs, 0.0)) <= _NOISE * factor for jobs, factor in points)

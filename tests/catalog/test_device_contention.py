@@ -1,20 +1,28 @@
 """Check that the catalog keeps the first measured contention of a kind of device, and that doctor shows it."""
 
+from dataclasses import replace
+
 import pytest
 from psycopg.rows import dict_row
 
 from indb_tensile.catalog import device_contention
-from indb_tensile.catalog.device_contention import MeasuredContention
+from indb_tensile.catalog.device_contention import ALONE, MeasuredContention, contention_of
 from indb_tensile.cli import doctor
+from indb_tensile.scheduler.completion.contention import Contention
 from tests.conftest import Database
 
 pytestmark = pytest.mark.postgres
 
-_ALONE = MeasuredContention(jobs=1, arithmetic=1.0, memory=1.0, mixed=1.0)
+_ALONE = replace(ALONE, short_ns=1_500_000)
 
 
 def _pair(factor: float) -> MeasuredContention:
+    """Return the row of two jobs, as it was before short steps were measured."""
     return MeasuredContention(jobs=2, arithmetic=factor, memory=factor, mixed=factor)
+
+
+def _pair_with_short(factor: float, short: float) -> MeasuredContention:
+    return replace(_pair(factor), short=short, short_mixed=short)
 
 
 def test_first_measured_contention_of_a_device_is_kept(database: Database) -> None:
@@ -30,13 +38,32 @@ def test_first_measured_contention_of_a_device_is_kept(database: Database) -> No
 def test_what_jobs_have_taught_counts_half_and_only_where_it_was_measured(database: Database) -> None:
     with database.connect("tensile_worker") as connection:
         device_contention.save_contention(connection, "cpu", (_ALONE, _pair(1.5)))
-        device_contention.learn_contention(connection, "cpu", {1: 1.0, 2: 1.1, 3: 1.2})
+        device_contention.learn_contention(connection, "cpu", Contention(points=((1, 1.0), (2, 1.1), (3, 1.2))))
         alone, pair = device_contention.load_contention(connection, "cpu")
-        assert (alone, pair.learned) == (_ALONE, 1.1)
+        assert (alone, pair.learned, pair.learned_short) == (_ALONE, 1.1, None)
         assert pair.factor == pytest.approx(1.3)
         with connection.cursor(row_factory=dict_row) as cursor:
             (row,) = doctor._contention(cursor)
         assert "2 jobs take 1.30 times as long" in row["found"]
+
+
+def test_what_short_steps_have_taught_counts_for_short_steps(database: Database) -> None:
+    with database.connect("tensile_worker") as connection:
+        device_contention.save_contention(connection, "cpu", (_ALONE, _pair_with_short(1.5, 2.0)))
+        measured = contention_of(device_contention.load_contention(connection, "cpu"))
+        assert (measured.slowdown(2), measured.slowdown(2, 1_500_000)) == (1.5, 2.0)
+        device_contention.learn_contention(connection, "cpu", measured.observed(2, 4.0, 1_500_000))
+        taught = contention_of(device_contention.load_contention(connection, "cpu"))
+        assert (taught.slowdown(2), taught.slowdown(2, 1_500_000)) == (1.5, pytest.approx((2.0 + 2.5) / 2))
+        with connection.cursor(row_factory=dict_row) as cursor:
+            (row,) = doctor._contention(cursor)
+        assert "2 jobs take 1.50 times as long as alone (short steps 2.25 times)" in row["found"]
+
+
+def test_measurements_without_short_steps_hold_for_all_steps() -> None:
+    old = MeasuredContention(jobs=1, arithmetic=1.0, memory=1.0, mixed=1.0)
+    assert contention_of((old, _pair(1.5))) == Contention(points=((1, 1.0), (2, 1.5)))
+    assert contention_of((_ALONE, _pair(1.5))) == Contention(points=((1, 1.0), (2, 1.5)))
 
 
 def test_doctor_says_what_jobs_share(database: Database) -> None:

@@ -28,6 +28,7 @@ from indb_tensile.scheduler.admission.admission_orders import CancelJob, FailJob
 from indb_tensile.scheduler.admission.outlook import Outlook
 from indb_tensile.scheduler.admission.overheads import KindOverheads
 from indb_tensile.scheduler.admission.pool import TrainerId
+from indb_tensile.scheduler.completion.contention import Contention
 from indb_tensile.scheduler.link import Link
 
 MIB = 1 << 20
@@ -88,7 +89,7 @@ class FakeRecords:
         self.offered: list[JobId] = []
         self.holdups: list[tuple[WorkerId, str | None]] = []
         self.outlooks: list[tuple[WorkerId, Outlook]] = []
-        self.learned: list[dict[int, float]] = []
+        self.learned: list[Contention] = []
         self.overheads: list[tuple[KindOverheads, ...]] = []
         self._next_claim = 100
 
@@ -193,9 +194,9 @@ class FakeRecords:
         self._check()
         self.outlooks.append((worker, outlook))
 
-    def learn_contention(self, factors: Mapping[int, float]) -> None:
+    def learn_contention(self, learned: Contention) -> None:
         self._check()
-        self.learned.append(dict(factors))
+        self.learned.append(learned)
 
     def learn_overheads(self, kinds: Sequence[KindOverheads]) -> None:
         self._check()

@@ -202,7 +202,7 @@ def test_contention_that_jobs_have_taught_is_recorded_once_and_again_after_a_fai
     registration.record_contention(measured)
     records.away = False
     registration.record_contention(measured)
-    assert records.learned == [dict(taught.points), dict(measured.points)]
+    assert records.learned == [taught, measured]
 
 
 def test_overheads_are_recorded_where_they_changed_noticeably_and_again_after_a_failed_write() -> None:

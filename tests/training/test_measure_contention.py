@@ -11,12 +11,17 @@ from worker import measure_contention
 def test_jobs_beyond_the_cores_slow_each_other_down() -> None:
     alone, crowded = measure_contention.measure("cpu", 1, (1, 4 * cores()))
     assert (alone.jobs, alone.arithmetic, alone.memory, alone.mixed) == (1, 1.0, 1.0, 1.0)
+    assert alone.short_ns is not None
+    assert 10_000 < alone.short_ns < 1_000_000_000
     assert crowded.jobs == 4 * cores()
     # Four jobs share a core. Half of their slowdown leaves room for errors of a short measurement.
     assert min(crowded.arithmetic, crowded.memory, crowded.mixed) > 2
+    assert crowded.short is not None
+    assert crowded.short_mixed is not None
+    assert min(crowded.short, crowded.short_mixed) > 2
 
 
 def test_every_process_runs_its_own_kind_of_step() -> None:
-    rates = measure_contention._rates("cpu", 1, (BoundBy.ARITHMETIC, BoundBy.MEMORY))
-    assert len(rates) == 2
+    rates = measure_contention._rates("cpu", 1, tuple(BoundBy))
+    assert len(rates) == 3
     assert all(rate > 0 for rate in rates)

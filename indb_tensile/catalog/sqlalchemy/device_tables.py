@@ -124,4 +124,8 @@ device_contention = Table(
     Column("mixed", Double, nullable=False),
     Column("measured_at", TIME, nullable=False),
     Column("learned", Double),
+    Column("short", Double),
+    Column("short_mixed", Double),
+    Column("short_ns", BigInteger),
+    Column("learned_short", Double),
 )

@@ -42,7 +42,6 @@ class StartRule:
         """`waiting` are the jobs that could start, in fair order. `budget_bytes` is the memory for all plans."""
         pool = decision.pool
         self._pool = pool
-        self._contention = pool.contention
         running = [with_trade_offs(decision, m) for m in pool.at(JobStage.RUNNING)]
         waiting = tuple(with_trade_offs(decision, m) for m in waiting)
         # Without trade-offs a job's own limit is too low for any plan. `_admit` ends such a job if it waits.
@@ -77,9 +76,8 @@ class StartRule:
         chosen = [(self._members[k], by_job.get(self._members[k].job.job)) for k in members(together)]
         if any(plan is None for _, plan in chosen):
             return True
-        slowdown = self._contention.slowdown(len(chosen))
         times = tuple(
-            planned_step_ns(self._pool, member, plan, slowdown) for member, plan in chosen if plan is not None
+            planned_step_ns(self._pool, member, plan, len(chosen)) for member, plan in chosen if plan is not None
         )
         rows = zip(members(together), times, strict=True)
         if len(times) > 1 and any(self._forecasts.is_too_slow(k, ns) for k, ns in rows):
@@ -182,8 +180,8 @@ def note_startup(decision: Decision, member: Member, took_ns: int | None) -> Mem
     """Return the member after a first step, and remember how long its kind starts up: the time without the step."""
     if took_ns is None or member.stepped or member.workload is None or member.plan is None:
         return member
-    slowdown = decision.pool.contention.slowdown(max(1, len(decision.pool.running_set.jobs)))
-    startup_ns = max(0.0, took_ns - planned_step_ns(decision.pool, member, member.plan, slowdown))
+    jobs = max(1, len(decision.pool.running_set.jobs))
+    startup_ns = max(0.0, took_ns - planned_step_ns(decision.pool, member, member.plan, jobs))
     kind, size_bytes = _kind(member), state_bytes(member.workload.graphs[0])
     known = decision.pool.overheads
     decision.pool = replace(decision.pool, overheads=known.started(kind, size_bytes, startup_ns))
@@ -245,7 +243,7 @@ def observe(pool: Pool, member: Member, compute_ns: int) -> tuple[Pool, Member]:
         )
         return replace(pool, members=members), _with_alone_time(member, compute_ns)
     slowdown = min(jobs, compute_ns / member.alone_ns)
-    return replace(pool, contention=pool.contention.observed(jobs, slowdown)), member
+    return replace(pool, contention=pool.contention.observed(jobs, slowdown, member.alone_ns)), member
 
 
 def _with_alone_time(member: Member, compute_ns: int) -> Member:
@@ -259,10 +257,13 @@ def _kind(member: Member) -> str:
     return planned(member).graphs[0].signature or f"job {member.job.job}"
 
 
-def planned_step_ns(pool: Pool, member: Member, plan: JobPlan, slowdown: float) -> float:
-    """Return the time of a step under this plan, whose latencies may contain the contention of an earlier set."""
+def planned_step_ns(pool: Pool, member: Member, plan: JobPlan, jobs: int) -> float:
+    """Return the time of a step under this plan, if so many jobs compute side by side.
+
+    The plan's latencies may contain the contention of an earlier set.
+    """
     point = planned_point(member, plan).with_steps_of(between_ns(pool, member), computes=pool.prepares_on_device)
-    return point.beside_others_ns(slowdown)
+    return point.beside_others_ns(pool.contention.slowdown(jobs, point.compute_ns))
 
 
 def between_ns(pool: Pool, member: Member) -> float:

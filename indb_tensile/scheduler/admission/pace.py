@@ -41,10 +41,9 @@ def add_steps(decision: Decision, member: Member, steps_left: float) -> Member:
     if member.plan is None or not 0 < done < float("inf") or member.stage is not JobStage.RUNNING:
         return member
     running = pool.running_set
-    slowdown = pool.contention.slowdown(max(1, len(running.jobs) + running.preparing))
-    return decision.put(
-        replace(member, foretold_ns=member.foretold_ns + done * planned_step_ns(pool, member, member.plan, slowdown))
-    )
+    computing = max(1, len(running.jobs) + running.preparing)
+    step_ns = planned_step_ns(pool, member, member.plan, computing)
+    return decision.put(replace(member, foretold_ns=member.foretold_ns + done * step_ns))
 
 
 def pace(pool: Pool, member: Member) -> float:

@@ -25,8 +25,8 @@ def watch(decision: Decision) -> None:
     before = pool.running_set
     if (jobs, preparing) == (before.jobs, before.preparing):
         return
-    slowdown = pool.contention.slowdown(max(1, len(jobs) + preparing))
-    speeds = [_foretold_speed(pool, member, slowdown) for member in training]
+    computing = max(1, len(jobs) + preparing)
+    speeds = [_foretold_speed(pool, member, computing) for member in training]
     for member in pool.members:
         # the last row of a job that has ended stays open (tensile.job_sets.ended_at)
         away = member.stage is not JobStage.ENDING or isinstance(member.outcome, Interrupted)
@@ -85,11 +85,12 @@ def _measured_speed(pool: Pool, member: Member, iteration_ns: int) -> float:
     return (alone_ns + rest_ns) / (iteration_ns + rest_ns)
 
 
-def _foretold_speed(pool: Pool, member: Member, slowdown: float) -> float:
+def _foretold_speed(pool: Pool, member: Member, computing: int) -> float:
+    """Return the job's speed relative to alone, if so many jobs compute."""
     plan = member.target.plan if member.target is not None else member.plan
     if plan is None:
         return 0.0
-    return (_alone_ns(member) + between_ns(pool, member)) / planned_step_ns(pool, member, plan, slowdown)
+    return (_alone_ns(member) + between_ns(pool, member)) / planned_step_ns(pool, member, plan, computing)
 
 
 def _alone_ns(member: Member) -> float:

@@ -120,9 +120,8 @@ def _is_possible(pool: Pool) -> bool:
 def _question(pool: Pool, known: Sequence[Member]) -> ShiftQuestion:
     running = sum(1 << k for k, m in enumerate(known) if m.stage is JobStage.RUNNING)
     numbers = members(running)
-    slowdown = pool.contention.slowdown(len(numbers))
     followed = [(known[k], known[k].plan) for k in numbers]
-    times = tuple(planned_step_ns(pool, member, plan, slowdown) for member, plan in followed if plan is not None)
+    times = tuple(planned_step_ns(pool, member, plan, len(numbers)) for member, plan in followed if plan is not None)
     device = shared_device(pool, pool.budget_bytes - sum(m.granted_bytes for m in pool.at(JobStage.CALIBRATING)))
     ends_ns = foretold_fair_ends_ns(pool)
     return ShiftQuestion(

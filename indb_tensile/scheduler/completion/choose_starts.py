@@ -287,8 +287,9 @@ class _Search:
 
     def _bound_of_size(self, jobs: int) -> float:
         """Return a bound on the throughput of sets of this many jobs, as if each had all the memory."""
-        slowdown = self.forecasts.device.contention.slowdown(jobs)
-        speeds = (demand.alone_ns / demand.trade_offs[0].beside_others_ns(slowdown) for demand in self.demands)
+        contention = self.forecasts.device.contention
+        points = [demand.trade_offs[0] for demand in self.demands]
+        speeds = (p.iteration_ns / p.beside_others_ns(contention.slowdown(jobs, p.compute_ns)) for p in points)
         return sum(sorted(speeds, reverse=True)[:jobs])
 
     def _keep(self, moment: ScheduleMoment, starts: int) -> None:

@@ -4,6 +4,12 @@ Operators of several jobs share the device's arithmetic units and the bandwidth 
 each other down is measured (worker/measure_contention.py) and then corrected by the jobs that run. One number for
 each number of jobs lies between the simulator's two extremes: 1 if no job slows another (`Compute.OVERLAP`), and the
 number of jobs if the operators run one after another (`Compute.TURNS`).
+
+A step of a few milliseconds has a second cost: it hands over to other threads (of its copies) and waits for them, and
+beside other jobs it comes back to cold caches. This cost is one of the step, not of its operators: measured on two
+cores, a step of 1.6 ms with three hand-overs needs 1.2 times as much processor time beside three others and 1.4 times
+as much beside seven, and the same step without hand-overs 1.1 times as much. So it is measured as the contention of a
+*short step*, and a job has a share of it: the time of that reference step over the time of the job's own step.
 """
 
 from bisect import bisect_left
@@ -13,49 +19,88 @@ from indb_tensile.errors import InvariantError
 
 NEW_WEIGHT = 0.25  # weight of an observation, which is noisy, because jobs come and go meanwhile
 
+Points = tuple[tuple[int, float], ...]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contention:
     """The factor by which operators take longer beside others than alone, for increasing numbers of jobs.
 
-    `points` are pairs of a number of jobs and the factor. Between two pairs, the factor is interpolated. Beyond the
-    last pair, all jobs together do as much work as at the last pair.
+    `points` are pairs of a number of jobs and the factor, of steps so long that what they cost beside their operators
+    does not count. Between two pairs, the factor is interpolated. Beyond the last pair, all jobs together do as much
+    work as at the last pair. `short_points` are those of a step that takes `short_ns` alone. Both are left out if no
+    short step was measured; then all steps have the same factor.
     """
 
-    points: tuple[tuple[int, float], ...]
+    points: Points
+    short_points: Points = ()
+    short_ns: int = 0
 
     def __post_init__(self) -> None:
-        numbers = [jobs for jobs, _ in self.points]
-        if not numbers or numbers[0] != 1 or numbers != sorted(set(numbers)):
-            raise InvariantError(f"contention is given for {numbers} jobs, not for 1 and then for more")
-        if any(not 0 < factor < float("inf") for _, factor in self.points):
-            raise InvariantError(f"contention has a factor that is not positive and finite: {self.points}")
+        for points in (self.points, self.short_points) if self.short_points else (self.points,):
+            numbers = [jobs for jobs, _ in points]
+            if not numbers or numbers[0] != 1 or numbers != sorted(set(numbers)):
+                raise InvariantError(f"contention is given for {numbers} jobs, not for 1 and then for more")
+            if any(not 0 < factor < float("inf") for _, factor in points):
+                raise InvariantError(f"contention has a factor that is not positive and finite: {points}")
+        if (self.short_ns > 0) != bool(self.short_points):
+            raise InvariantError(f"a short step takes {self.short_ns} ns, with the contention {self.short_points}")
 
-    def slowdown(self, jobs: int) -> float:
-        """Return the factor for this number of jobs. It is at least 1 and never falls with more jobs."""
-        numbers = [number for number, _ in self.points]
-        at = bisect_left(numbers, jobs)
-        if at == len(numbers):
-            last, factor = self.points[-1]
-            return max(1.0, factor * jobs / last)
-        number, factor = self.points[at]
-        if number != jobs:
-            lower, lower_factor = self.points[at - 1]
-            factor = lower_factor + (factor - lower_factor) * (jobs - lower) / (number - lower)
-        return max(1.0, factor, *(earlier for smaller, earlier in self.points if smaller < jobs))
+    def slowdown(self, jobs: int, step_ns: float = float("inf")) -> float:
+        """Return the factor for this number of jobs, for a job whose step computes for `step_ns` alone.
 
-    def observed(self, jobs: int, slowdown: float) -> "Contention":
-        """Return the contention corrected by one observation of this number of jobs.
+        It is at least 1 and never falls with more jobs.
+        """
+        factor, share = _at(self.points, jobs), self.short_share(step_ns)
+        return factor if share <= 0 else (1 - share) * factor + share * _at(self.short_points, jobs)
 
-        Larger numbers are corrected by the same ratio, because the cause probably affects more jobs as well. Smaller
-        numbers stay as they are, because the cause may be the number of jobs itself.
+    def short_share(self, step_ns: float) -> float:
+        """Return to which part a step is like the short step that was measured: 1 if it is not longer.
+
+        A longer step has the same cost beside its operators, which is a smaller part of it.
+        """
+        return min(1.0, self.short_ns / max(1.0, step_ns))
+
+    def observed(self, jobs: int, slowdown: float, step_ns: float = float("inf")) -> "Contention":
+        """Return the contention corrected by one observation of this number of jobs, of a step of `step_ns` alone.
+
+        The factors of long and of short steps are corrected by the parts that they have in this step. Larger numbers
+        of jobs are corrected by the same ratio, because the cause probably affects more jobs as well. Smaller numbers
+        stay as they are, because the cause may be the number of jobs itself.
         """
         if jobs < 2:
             return self
-        ratio = 1 + NEW_WEIGHT * (max(1.0, slowdown) / self.slowdown(jobs) - 1)
-        numbers = {number for number, _ in self.points} | {jobs}
-        points = [(n, self.slowdown(n) * ratio) if n >= jobs else (n, self.slowdown(n)) for n in sorted(numbers)]
-        return replace(self, points=tuple(points))
+        share = self.short_share(step_ns)
+        error = max(1.0, slowdown) / self.slowdown(jobs, step_ns) - 1
+        # Divided by the squares, so that the factor of this step moves by NEW_WEIGHT, however it is composed.
+        weight = NEW_WEIGHT / (share**2 + (1 - share) ** 2)
+        return replace(
+            self,
+            points=_corrected(self.points, jobs, 1 + weight * (1 - share) * error),
+            short_points=_corrected(self.short_points, jobs, 1 + weight * share * error),
+        )
+
+
+def _at(points: Points, jobs: int) -> float:
+    """Return the interpolated factor for this number of jobs."""
+    numbers = [number for number, _ in points]
+    at = bisect_left(numbers, jobs)
+    if at == len(numbers):
+        last, factor = points[-1]
+        return max(1.0, factor * jobs / last)
+    number, factor = points[at]
+    if number != jobs:
+        lower, lower_factor = points[at - 1]
+        factor = lower_factor + (factor - lower_factor) * (jobs - lower) / (number - lower)
+    return max(1.0, factor, *(earlier for smaller, earlier in points if smaller < jobs))
+
+
+def _corrected(points: Points, jobs: int, ratio: float) -> Points:
+    """Return the factors, multiplied by this ratio from this number of jobs on."""
+    if not points or ratio == 1:
+        return points
+    numbers = {number for number, _ in points} | {jobs}
+    return tuple((n, _at(points, n) * ratio if n >= jobs else _at(points, n)) for n in sorted(numbers))
 
 
 def of_cores(cores: int, threads: int) -> Contention:

@@ -171,8 +171,10 @@ class SetForecasts:
 
     def _times(self, points: Sequence[TradeOff]) -> list[float]:
         """Return the times of the steps of jobs that compute side by side under these plans."""
-        slowdown = self.device.contention.slowdown(len(points)) if points else 1.0
-        return _with_lanes(points, [point.beside_others_ns(slowdown) for point in points])
+        contention = self.device.contention
+        slowdowns = (contention.slowdown(len(points), point.compute_ns) for point in points)
+        times = [p.beside_others_ns(slowdown) for p, slowdown in zip(points, slowdowns, strict=True)]
+        return _with_lanes(points, times)
 
     def _divided(self, numbers: Sequence[int]) -> list[int] | None:
         return divide_memory([self._curves[k] for k in numbers], self.device.budget_bytes)

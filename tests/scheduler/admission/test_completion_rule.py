@@ -147,11 +147,11 @@ def _running_alone() -> tuple[Pool, Member, JobPlan, Workload]:
 def test_step_is_foretold_by_the_latencies_of_its_forecast_and_not_by_those_of_the_next_plan() -> None:
     pool, member, plan, workload = _running_alone()
     busy = replace(member, workload=replace(workload, latency_ns=((10_000,),)))
-    assert planned_step_ns(pool, busy, plan, 1.0) == planned_step_ns(pool, member, plan, 1.0) == 1000
+    assert planned_step_ns(pool, busy, plan, 1) == planned_step_ns(pool, member, plan, 1) == 1000
     twice = replace(plan.plans[0], executions=(Execution(operator=OpIndex(0)),) * 2)
     forecast = replace(plan.forecast, iteration_ns=6000, compute_ns=6000)
     recomputed = replace(plan, plans=(twice, *plan.plans[1:]), forecast=forecast)
-    assert planned_step_ns(pool, busy, recomputed, 1.0) == 2000, (
+    assert planned_step_ns(pool, busy, recomputed, 1) == 2000, (
         "operators took 3,000 ns beside others and take 1,000 alone"
     )
 
@@ -164,13 +164,11 @@ def test_the_upload_is_no_part_of_what_a_plan_computes() -> None:
     member = replace(member, workload=workload, alone_ns=1050)
     forecast = replace(plan.forecast, iteration_ns=1020, compute_ns=1000, upload_ns=20)
     plan = replace(plan, plans=(Plan(policy=plan.plans[0].policy),), forecast=forecast)
-    assert planned_step_ns(pool, member, plan, 1.0) == 1020, (
-        "as the plan foretells, because nothing has changed since"
-    )
+    assert planned_step_ns(pool, member, plan, 1) == 1020, "as the plan foretells, because nothing has changed since"
     ordered = (Execution(operator=OpIndex(0)), Execution(operator=OpIndex(1)))
     plan = replace(plan, plans=(replace(plan.plans[0], executions=ordered),))
-    assert planned_step_ns(pool, member, plan, 1.0) == 1020
-    assert planned_step_ns(pool, replace(member, alone_ns=2100), plan, 1.0) == 2020, "operators take twice as long"
+    assert planned_step_ns(pool, member, plan, 1) == 1020
+    assert planned_step_ns(pool, replace(member, alone_ns=2100), plan, 1) == 2020, "operators take twice as long"
 
 
 def test_steps_that_are_left_are_known_to_the_decision() -> None:
@@ -190,6 +188,19 @@ def test_measurements_beside_others_correct_the_contention() -> None:
         controller.send(measurement(second, 1500))
         controller.adopt_all()
     assert 1.45 < controller.pool.contention.slowdown(2) <= 1.5
+
+
+def test_measurements_of_short_steps_beside_others_correct_the_contention_of_short_steps_only() -> None:
+    measured = Contention(points=((1, 1.0), (2, 1.0)), short_points=((1, 1.0), (2, 1.0)), short_ns=1000)
+    controller = _controller(8, contention=measured)
+    first, second = (_capture(controller, job(number), 4) for number in (1, 2))  # steps of 1,000 ns
+    for _ in range(40):
+        controller.send(measurement(first, 1500))
+        controller.send(measurement(second, 1500))
+        controller.adopt_all()
+    taught = controller.pool.contention
+    assert 1.45 < taught.slowdown(2, 1000) <= 1.5
+    assert taught.points == measured.points
 
 
 def test_measurements_alone_are_the_jobs_time_alone() -> None:

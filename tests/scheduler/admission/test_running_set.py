@@ -9,15 +9,17 @@ from indb_tensile.job import ClaimToken, JobId
 from indb_tensile.scheduler.admission.admission_orders import LeaveSet, Order, RecordMeasurement, RecordSet
 from indb_tensile.scheduler.admission.events import Adoption, Exit, Failure, Finish, Parking, PauseChange
 from indb_tensile.scheduler.admission.pool import Fault, TrainerId
-from indb_tensile.scheduler.completion.contention import of_cores
+from indb_tensile.scheduler.completion.contention import Contention, of_cores
 from tests.scheduler.admission.fake_controller import FakeController, job, measurement, orders_of_type
+
+_TWO_CORES = of_cores(2, 1)
 
 
 class Watched(FakeController):
     """A controller of a processor with two cores that notes the throughput of each set, with its number of jobs."""
 
-    def __init__(self, *, prepares_on_device: bool = True) -> None:
-        super().__init__(20, contention=of_cores(2, 1), prepares_on_device=prepares_on_device)
+    def __init__(self, *, prepares_on_device: bool = True, contention: Contention = _TWO_CORES) -> None:
+        super().__init__(20, contention=contention, prepares_on_device=prepares_on_device)
         self.foretold: list[tuple[int, float]] = []
 
     def decide(self, event: Any) -> tuple[Order, ...]:
@@ -46,6 +48,16 @@ def test_each_job_that_is_read_captured_or_creates_its_state_slows_the_set_down_
     assert controller.foretold[4:] == [], "it still computes"
     controller.adopt(third)
     assert controller.foretold[4:] == [(3, 2.0)]
+
+
+def test_short_steps_are_foretold_to_be_slowed_down_like_the_short_step_that_was_measured() -> None:
+    short = replace(
+        _TWO_CORES, short_points=((1, 1.0), (2, 1.25), (4, 2.5)), short_ns=1000
+    )  # as long as a job's step
+    controller = Watched(contention=short)
+    for number in (1, 2):
+        controller.start(number, 4)
+    assert controller.foretold[-1] == (2, 1.6)
 
 
 def test_jobs_that_are_prepared_by_the_host_do_not_slow_a_gpu_down() -> None:
