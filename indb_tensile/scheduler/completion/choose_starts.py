@@ -287,9 +287,10 @@ class _Search:
 
     def _bound_of_size(self, jobs: int) -> float:
         """Return a bound on the throughput of sets of this many jobs, as if each had all the memory."""
-        contention = self.forecasts.device.contention
         points = [demand.trade_offs[0] for demand in self.demands]
-        speeds = (p.iteration_ns / p.beside_others_ns(contention.slowdown(jobs, p.compute_ns)) for p in points)
+        slowdowns = self.forecasts.device.contention.slowdowns(jobs, [point.compute_ns for point in points])
+        pairs = zip(points, slowdowns, strict=True)
+        speeds = (point.iteration_ns / point.beside_others_ns(slowdown) for point, slowdown in pairs)
         return sum(sorted(speeds, reverse=True)[:jobs])
 
     def _keep(self, moment: ScheduleMoment, starts: int) -> None:

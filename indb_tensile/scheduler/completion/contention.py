@@ -13,6 +13,7 @@ as much beside seven, and the same step without hand-overs 1.1 times as much. So
 """
 
 from bisect import bisect_left
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from indb_tensile.errors import InvariantError
@@ -51,8 +52,15 @@ class Contention:
 
         It is at least 1 and never falls with more jobs.
         """
-        factor, share = _at(self.points, jobs), self.short_share(step_ns)
-        return factor if share <= 0 else (1 - share) * factor + share * _at(self.short_points, jobs)
+        return self.slowdowns(jobs, (step_ns,))[0]
+
+    def slowdowns(self, jobs: int, steps_ns: Iterable[float]) -> list[float]:
+        """Return the factor for this number of jobs of each of these steps. Searches of sets call this often."""
+        factor = _at(self.points, jobs)
+        if not self.short_points:
+            return [factor for _ in steps_ns]
+        added = _at(self.short_points, jobs) - factor
+        return [factor + self.short_share(step_ns) * added for step_ns in steps_ns]
 
     def short_share(self, step_ns: float) -> float:
         """Return to which part a step is like the short step that was measured: 1 if it is not longer.

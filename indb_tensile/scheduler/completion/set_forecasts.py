@@ -171,8 +171,9 @@ class SetForecasts:
 
     def _times(self, points: Sequence[TradeOff]) -> list[float]:
         """Return the times of the steps of jobs that compute side by side under these plans."""
-        contention = self.device.contention
-        slowdowns = (contention.slowdown(len(points), point.compute_ns) for point in points)
+        if not points:
+            return []
+        slowdowns = self.device.contention.slowdowns(len(points), [point.compute_ns for point in points])
         times = [p.beside_others_ns(slowdown) for p, slowdown in zip(points, slowdowns, strict=True)]
         return _with_lanes(points, times)
 
