@@ -14,7 +14,7 @@ import os
 from dataclasses import replace
 from multiprocessing.synchronize import Barrier
 from queue import Empty
-from statistics import mean
+from statistics import mean, median
 from typing import Any
 
 import psycopg
@@ -37,6 +37,7 @@ log = logging.getLogger("contention")
 
 JOBS = (1, 2, 4, 8)
 _SPAN_S = 0.25  # length of one measurement; shorter ones vary by more than 10 % on a machine with other work
+_ALONE_RUNS = 3  # every factor is relative to the steps alone, and one process is a single sample
 _TIMEOUT_S = 60.0  # time limit for the slowest process of a measurement
 _ARITHMETIC, _MEMORY, _SWITCHES = BoundBy
 
@@ -65,7 +66,7 @@ def main() -> int:
 
 def measure(device: str, threads: int, numbers: tuple[int, ...]) -> tuple[MeasuredContention, ...]:
     """Return the contention of these numbers of jobs, of which the first is 1. Raises DeviceError."""
-    alone = {bound_by: _rates(device, threads, (bound_by,))[0] for bound_by in BoundBy}
+    alone = {kind: median(_rates(device, threads, (kind,))[0] for _ in range(_ALONE_RUNS)) for kind in BoundBy}
     shared = None if device.startswith("cuda") else of_cores(cores(), threads)
 
     def factor(kinds: tuple[BoundBy, ...], *of: BoundBy) -> float:
@@ -115,7 +116,7 @@ def _run(device: str, threads: int, kind: BoundBy, number: int, barrier: Barrier
     die_with_parent()
     torch.set_num_threads(threads)
     place = torch_device(device)
-    step = contention_step(kind, place)
+    step = contention_step(kind, device)
     barrier.wait(timeout=_TIMEOUT_S)
     results.put((number, steps_per_second(step, place, _SPAN_S)))
 
