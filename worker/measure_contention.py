@@ -36,7 +36,7 @@ from indb_tensile.scheduler.completion.contention import of_cores
 log = logging.getLogger("contention")
 
 JOBS = (1, 2, 4, 8)
-_SPAN_S = 0.25  # length of one measurement; shorter ones vary by more than 10 % on a machine with other work
+_SPAN_S = 0.25  # processor time of one measurement; shorter ones vary by more than 10 % on a machine with other work
 _ALONE_RUNS = 3  # every factor is relative to the steps alone, and one process is a single sample
 _TIMEOUT_S = 60.0  # time limit for the slowest process of a measurement
 _ARITHMETIC, _MEMORY, _SWITCHES = BoundBy
@@ -66,14 +66,17 @@ def main() -> int:
 
 def measure(device: str, threads: int, numbers: tuple[int, ...]) -> tuple[MeasuredContention, ...]:
     """Return the contention of these numbers of jobs, of which the first is 1. Raises DeviceError."""
-    alone = {kind: median(_rates(device, threads, (kind,))[0] for _ in range(_ALONE_RUNS)) for kind in BoundBy}
+    alone = {
+        kind: median(_rates(device, threads, (kind,), _SPAN_S)[0] for _ in range(_ALONE_RUNS)) for kind in BoundBy
+    }
     shared = None if device.startswith("cuda") else of_cores(cores(), threads)
 
     def factor(kinds: tuple[BoundBy, ...], *of: BoundBy) -> float:
         """Return the mean factor by which steps of these kinds side by side take longer, or `of` some."""
-        rates = _rates(device, threads, kinds)
+        share = 1.0 if shared is None else shared.slowdown(len(kinds))
+        rates = _rates(device, threads, kinds, _SPAN_S * share)  # as much processor time for each as alone
         factors = [alone[kind] / rate for kind, rate in zip(kinds, rates, strict=True) if kind in (of or kinds)]
-        return mean(factors) * (1.0 if shared is None else shared.slowdown(len(kinds)))
+        return mean(factors) * share
 
     def together(jobs: int) -> MeasuredContention:
         half = jobs // 2
@@ -91,12 +94,12 @@ def measure(device: str, threads: int, numbers: tuple[int, ...]) -> tuple[Measur
     return tuple(single if jobs == 1 else together(jobs) for jobs in numbers)
 
 
-def _rates(device: str, threads: int, kinds: tuple[BoundBy, ...]) -> list[float]:
-    """Return the steps a second of each of these steps, when all run at the same time in processes of their own."""
+def _rates(device: str, threads: int, kinds: tuple[BoundBy, ...], span_s: float) -> list[float]:
+    """Return the steps a second of each of these steps, when all run for this long in processes of their own."""
     context = multiprocessing.get_context("fork")  # this process runs nothing on the device, so a fork is safe
     barrier, results = context.Barrier(len(kinds)), context.Queue()
     processes = [
-        context.Process(target=_run, args=(device, threads, kind, number, barrier, results), daemon=True)
+        context.Process(target=_run, args=(device, threads, kind, number, span_s, barrier, results), daemon=True)
         for number, kind in enumerate(kinds)
     ]
     for process in processes:
@@ -112,13 +115,15 @@ def _rates(device: str, threads: int, kinds: tuple[BoundBy, ...]) -> list[float]
     return [rates[number] for number in range(len(kinds))]
 
 
-def _run(device: str, threads: int, kind: BoundBy, number: int, barrier: Barrier, results: Any) -> None:
+def _run(
+    device: str, threads: int, kind: BoundBy, number: int, span_s: float, barrier: Barrier, results: Any
+) -> None:
     die_with_parent()
     torch.set_num_threads(threads)
     place = torch_device(device)
     step = contention_step(kind, device)
     barrier.wait(timeout=_TIMEOUT_S)
-    results.put((number, steps_per_second(step, place, _SPAN_S)))
+    results.put((number, steps_per_second(step, place, span_s)))
 
 
 if __name__ == "__main__":

@@ -22,6 +22,6 @@ def test_jobs_beyond_the_cores_slow_each_other_down() -> None:
 
 
 def test_every_process_runs_its_own_kind_of_step() -> None:
-    rates = measure_contention._rates("cpu", 1, tuple(BoundBy))
+    rates = measure_contention._rates("cpu", 1, tuple(BoundBy), 0.05)
     assert len(rates) == 3
     assert all(rate > 0 for rate in rates)

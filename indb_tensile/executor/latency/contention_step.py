@@ -19,7 +19,7 @@ _SIDE = 384  # A product of two such matrices takes about a millisecond on one c
 _PRODUCTS = 4
 _ELEMENTS = 4 << 20  # 16 MiB for each vector, more than the cache of a core
 _GPU_FACTOR = 8  # A GPU is larger: eight times the side keeps all its units busy.
-_WARM_UP = 2
+_WARM_UP = 20  # after 2 steps, short steps of 8 jobs seemed to take a tenth longer than after 20
 
 
 class BoundBy(StrEnum):
