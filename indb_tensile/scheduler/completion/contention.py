@@ -5,11 +5,11 @@ each other down is measured (worker/measure_contention.py) and then corrected by
 each number of jobs lies between the simulator's two extremes: 1 if no job slows another (`Compute.OVERLAP`), and the
 number of jobs if the operators run one after another (`Compute.TURNS`).
 
-A step of a few milliseconds has a second cost: it hands over to the thread that copies its batch and waits for it, and
-beside other jobs it comes back to cold caches. This cost is one of the step, not of its operators. Measured on two
-cores, such a step of 1.5 ms needs 1.2 times as much processor time beside three others and 1.3 times as much beside
-seven, and products of matrices 1.02 times (docs/developer/sharing.md). So it is measured as the contention of a
-*short step*, and a job has a share of it: the time of that reference step over the time of the job's own step.
+A step of a few milliseconds has a second cost: it hands over to the thread that copies its batch and waits for it.
+Beside other jobs it then comes back to cold caches. This cost is one of the step, not of its operators. Measured on
+two cores, such a step of 1.5 ms needs 1.2 times as much processor time beside three others and 1.3 times as much
+beside seven, and products of matrices 1.02 times (docs/developer/sharing.md). So it is measured as the contention of
+a *short step*, and a job has a share of it: the time of that reference step over the time of the job's own step.
 """
 
 from bisect import bisect_left
