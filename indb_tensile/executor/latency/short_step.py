@@ -10,7 +10,6 @@ from collections.abc import Callable
 
 import torch
 from torch import nn
-from torch.nn import functional
 
 from indb_tensile.device.backend import EMULATED
 from indb_tensile.device.device import REGION_BYTES, EmulatedDevice
@@ -30,13 +29,14 @@ def short_step(device: str, place: torch.device) -> Callable[[], None]:
     network = nn.Sequential(*layers).to(place)
     host = [torch.randn(_ROWS, columns) for columns in (_INPUTS, 1)]
     batch, labels = parts = [part.to(place) for part in host]
+    loss = nn.MSELoss()
     optimizer = torch.optim.Adam(network.parameters(), fused=True)
     upload = _emulated_upload([part.nbytes for part in host]) if device == EMULATED else _upload(host, parts)
 
     def train() -> None:
         upload()
         optimizer.zero_grad()
-        functional.mse_loss(network(batch), labels).backward()
+        loss(network(batch), labels).backward()
         optimizer.step()
 
     return train

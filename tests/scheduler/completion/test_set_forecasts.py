@@ -117,11 +117,9 @@ def test_jobs_of_a_set_are_slowed_down_by_the_lengths_of_their_own_steps() -> No
 
 def test_an_observation_of_a_short_step_corrects_short_steps_and_one_of_a_long_step_long_ones() -> None:
     short, long = _SHORT.observed(2, 3.5, 1000), _SHORT.observed(2, 3.0, 1e15)
-    assert [(c.slowdown(2), c.slowdown(2, 1000)) for c in (short, long)] == [
-        (1.0, pytest.approx(2.0)),
-        (pytest.approx(1.5), pytest.approx(1.5)),
-    ]
-    assert (short.slowdown(4, 1000), short.slowdown(4)) == (pytest.approx(4.0), 2.0)
+    factors = [contention.slowdown(2, step_ns) for contention in (short, long) for step_ns in (1e15, 1000)]
+    assert factors == pytest.approx([1.0, 2.0, 1.5, 1.5])
+    assert [short.slowdown(4, 1000), short.slowdown(4)] == pytest.approx([4.0, 2.0])
 
 
 @given(
