@@ -121,7 +121,7 @@ def _run(
     die_with_parent()
     torch.set_num_threads(threads)
     place = torch_device(device)
-    step = contention_step(kind, device)
+    step = contention_step(kind, device, place)
     barrier.wait(timeout=_TIMEOUT_S)
     results.put((number, steps_per_second(step, place, span_s)))
 

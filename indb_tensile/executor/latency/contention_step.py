@@ -13,7 +13,6 @@ from enum import StrEnum
 import torch
 
 from indb_tensile.executor.latency.short_step import short_step
-from indb_tensile.executor.run.open_device import torch_device
 
 _SIDE = 384  # A product of two such matrices takes about a millisecond on one core.
 _PRODUCTS = 4
@@ -30,9 +29,11 @@ class BoundBy(StrEnum):
     SWITCHES = "switches"
 
 
-def contention_step(bound_by: BoundBy, device: str) -> Callable[[], None]:
-    """Return a step on this device that is bound by arithmetic, by memory bandwidth, or by switches of threads."""
-    place = torch_device(device)
+def contention_step(bound_by: BoundBy, device: str, place: torch.device) -> Callable[[], None]:
+    """Return a step that is bound by arithmetic, by memory bandwidth, or by switches of threads.
+
+    `device` is the device's name, and `place` torch's device for it.
+    """
     if bound_by is BoundBy.SWITCHES:
         return short_step(device, place)
     factor = _GPU_FACTOR if place.type == "cuda" else 1
