@@ -3,8 +3,9 @@
 import contextlib
 import gc
 import itertools
+import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,8 @@ from psycopg import sql
 
 from indb_tensile.catalog import install
 from indb_tensile.cluster import Cluster, temporary_cluster
-from tests.compiled_bridge import server_environment, server_settings
+from tests.cleared_database import clear
+from tests.compiled_bridge import PLAIN, server_environment, server_settings
 from tests.nightly import leave_cases_to_the_night
 from tests.open_directory import open_directory
 from tests.scopes import ScopeScheduling, place_of
@@ -132,11 +134,37 @@ def database_of_module(cluster: Cluster, template: str) -> Iterator[Database]:
         yield created
 
 
+@pytest.fixture(scope="module")
+def clear_database_of_module(database_of_module: Database) -> Iterator[Callable[[], None]]:
+    """Yield a function that leaves the module's database as it was, and fails if it cannot."""
+    with database_of_module.connect() as connection:
+        before = clear(connection)
+
+        def clear_it() -> None:
+            nonlocal before
+            before, expected = clear(connection), before
+            assert before == expected, "the test leaves objects behind: mark it own_database"
+
+        yield clear_it
+
+
+def clears_database(request: pytest.FixtureRequest) -> bool:
+    """Return whether the test uses the database of its module, which is cleared afterwards."""
+    if os.environ.get(PLAIN) or request.node.get_closest_marker("own_database"):
+        return False
+    return request.node.get_closest_marker("clears_database") is not None
+
+
 @pytest.fixture
 def database(request: pytest.FixtureRequest, cluster: Cluster, template: str) -> Iterator[Database]:
-    """Yield a new database for one test, or that of the module for a test marked `shares_database`."""
+    """Yield a new database for one test, or that of the module for a test with one of the marks for that."""
     if request.node.get_closest_marker("shares_database"):
         yield request.getfixturevalue("database_of_module")
+        return
+    if clears_database(request):
+        clear_it = request.getfixturevalue("clear_database_of_module")
+        yield request.getfixturevalue("database_of_module")
+        clear_it()
         return
     with fresh_database(cluster, template) as created:
         yield created

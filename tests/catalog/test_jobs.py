@@ -30,7 +30,7 @@ from tests.catalog.enqueue import (
 from tests.conftest import Database
 from tests.nightly import nightly_unless
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.clears_database]
 
 
 @pytest.mark.nightly
@@ -303,6 +303,7 @@ def test_heartbeat_reply_contains_claims_that_the_worker_does_not_know(database:
         assert jobs.beat(connection, worker).strays == ()
 
 
+@pytest.mark.own_database
 def test_heartbeat_is_a_heap_only_update(database: Database) -> None:
     with database.connect("tensile_worker") as connection, database.connect() as postgres:
         worker = register(connection)

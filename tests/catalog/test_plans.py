@@ -11,7 +11,7 @@ from indb_tensile.job import ClaimToken, JobId
 from tests.catalog.enqueue import claim, enqueue, register
 from tests.conftest import Database
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.clears_database]
 
 
 def test_latencies_are_stored_by_operator_and_kind_of_device(database: Database) -> None:

@@ -11,7 +11,7 @@ from tests.catalog.ended_jobs import count_rows, publish_jobs
 from tests.catalog.enqueue import claim, enqueue, register, rows_read
 from tests.conftest import Database
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.clears_database]
 
 RETENTION_SETTINGS = (
     "retain_jobs",
@@ -109,6 +109,7 @@ def test_versions_are_removed_only_by_a_limit_and_never_the_deployed_version(dat
     assert count_rows(database, "artifacts") == 3
 
 
+@pytest.mark.own_database
 def test_locked_rows_are_removed_later_and_delay_no_other_removal(database: Database) -> None:
     publish_jobs(database, 2, age="100 days")
     with database.connect("tensile_worker") as worker, database.connect() as other:

@@ -17,7 +17,7 @@ from tests.catalog.enqueue import claim, enqueue, publication, register
 from tests.cli.conftest import Tensile, until
 from tests.conftest import Database
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.clears_database]
 
 
 @pytest.fixture

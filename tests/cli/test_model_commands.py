@@ -11,7 +11,7 @@ from tests.cli.conftest import Tensile
 from tests.conftest import Database
 from tests.sql.fakes import FakeService
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.clears_database]
 
 
 def publish(database: Database) -> int:

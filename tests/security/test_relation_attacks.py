@@ -16,7 +16,7 @@ from tests.catalog.enqueue import enqueue, specification
 from tests.conftest import Database
 from tests.security.test_snapshots import job_on, refused, seal
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.clears_database]
 
 Connection = psycopg.Connection[Any]
 QUERY = "select i as x, i % 3 as y from generate_series(1, 300) as i"
@@ -231,6 +231,7 @@ def test_view_whose_owner_lost_a_right_is_refused_and_a_snapshot_taken_before_is
     assert snapshot.rows == 300
 
 
+@pytest.mark.own_database
 def test_temporary_table_of_a_session_that_has_ended_is_trained_on(database: Database) -> None:
     with database.connect("alice") as session:
         session.execute(

@@ -18,7 +18,7 @@ from indb_tensile.learning.preparation import prepare
 from tests.catalog.enqueue import enqueue, specification
 from tests.conftest import Database
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.clears_database]
 
 Connection = psycopg.Connection[Any]
 

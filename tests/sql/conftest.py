@@ -9,7 +9,7 @@ import pytest
 from psycopg.types.json import Jsonb
 
 from indb_tensile.catalog.pgml_schema import install_pgml
-from tests.conftest import Database
+from tests.conftest import Database, clears_database
 from tests.sql.fakes import Answer, FakeService
 
 
@@ -53,7 +53,7 @@ select pg_advisory_unlock_all(); discard temp; discard sequences"""
 
 @pytest.fixture(scope="module")
 def sessions_of_module(database_of_module: Database) -> Iterator[dict[str, Connection]]:
-    """Yield the sessions, by user, that tests marked `shares_database` take over from one another.
+    """Yield the sessions, by user, that tests of one database take over from one another.
 
     The first call of a session loads the bridge, which takes longer than such a test.
     """
@@ -66,7 +66,7 @@ def sessions_of_module(database_of_module: Database) -> Iterator[dict[str, Conne
 @pytest.fixture
 def connect(request: pytest.FixtureRequest, database: Database) -> Iterator[Connect]:
     """A function that returns the session of a user, as it is when it begins."""
-    shared = request.node.get_closest_marker("shares_database")
+    shared = request.node.get_closest_marker("shares_database") is not None or clears_database(request)
     sessions = request.getfixturevalue("sessions_of_module") if shared else {}
 
     def session(user: str) -> Connection:

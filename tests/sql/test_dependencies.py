@@ -16,7 +16,7 @@ from tests.nightly import nightly_unless
 
 from .conftest import Connection, refused, value
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.clears_database]
 
 _QUEUE = "select job_id, position, waits_for from tensile.stat_queue"
 
@@ -199,6 +199,7 @@ do $$ declare before bigint := 1; begin
   end loop; end $$"""
 
 
+@pytest.mark.own_database
 @pytest.mark.parametrize("length", nightly_unless(lambda length: length == 250, [250, 1000]))
 def test_a_long_chain_of_jobs_costs_a_claim_nothing_and_fails_as_one(
     alice: Connection, bob: Connection, worker: Connection, length: int
@@ -219,6 +220,7 @@ def test_a_long_chain_of_jobs_costs_a_claim_nothing_and_fails_as_one(
     assert counts == [("failed", length - 1), ("succeeded", 1)]
 
 
+@pytest.mark.own_database
 def test_the_queue_names_few_of_many_awaited_jobs(alice: Connection) -> None:
     awaited = [enqueue(alice, "a") for _ in range(8)]
     last = enqueue(alice, "b", depends_on=awaited)

@@ -19,7 +19,7 @@ from tests.docs.pages import ROOT, Page
 from .conftest import Connection, Refused, Serve, refused, value
 from .fakes import echo
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.clears_database]
 
 COUNTS = {
     "format": 1,

@@ -14,7 +14,7 @@ from tests.conftest import Database
 
 from .conftest import Connection, Refused, refused, value
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.clears_database]
 
 
 def test_owner_without_an_active_job_comes_before_a_higher_priority_of_another_owner(database: Database) -> None:
@@ -113,6 +113,7 @@ def test_device_seconds_follow_the_weights_when_jobs_take_turns(database: Databa
         assert "bob" in served[:2]
 
 
+@pytest.mark.own_database
 def test_use_counts_less_as_time_passes(database: Database) -> None:
     with (
         database.connect() as postgres,
@@ -152,6 +153,7 @@ def test_paused_jobs_are_passed_over_and_do_not_count_as_active(database: Databa
         assert _claim_of_two(alice, bob, connection, worker)[0] == "alice"
 
 
+@pytest.mark.own_database
 def test_priority_orders_the_jobs_of_one_owner(database: Database) -> None:
     with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
         worker = _register(connection)

@@ -8,7 +8,7 @@ from psycopg.types.json import Jsonb
 from .conftest import Connection, Refused, Serve, refused
 from .fakes import echo, result
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.clears_database]
 
 STORED = {
     "confusion_matrix": {"rows": [["setosa", "setosa", 9], ["setosa", "virginica", 1]]},

@@ -12,7 +12,7 @@ from tests.conftest import Database
 
 from .conftest import Connection, refused, value
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.clears_database]
 
 TRAIN = "select tensile_train('new', 'iris', target => 'species', {})"
 NO_FIT = 'init_from: the network does not fit the weights of version 1 of model "it\'s": '
@@ -61,6 +61,7 @@ def test_the_network_and_the_features_are_those_of_the_version(alice: Connection
     assert spec_of(alice)["features"] == ["petal", "sepal"]
 
 
+@pytest.mark.own_database
 def test_a_name_with_a_number_is_the_whole_name_first(alice: Connection, source: str) -> None:
     alice.execute("select tensile_rename_model(%s, 'a@1')", (source,))
     alice.execute("select tensile_train('new', 'iris', init_from => 'a@1')")
@@ -187,6 +188,7 @@ def test_a_later_attempt_starts_from_the_same_version(database: Database, alice:
         assert models.load_init_version(worker, claimed, claimed.spec.init_from).number == 1
 
 
+@pytest.mark.own_database
 def test_a_model_without_a_version_needs_a_job_that_trains_it(alice: Connection) -> None:
     job = value(alice, "select tensile_train('first', 'iris', target => 'species')")
     refusal = refused(alice, TRAIN.format("init_from => 'first'"))

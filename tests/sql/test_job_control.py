@@ -14,7 +14,7 @@ from tests.conftest import Database
 
 from .conftest import Connection, refused, value
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.clears_database]
 
 FULL = """
 select tensile_train('m', 'iris', target => 'species', task => 'classification',

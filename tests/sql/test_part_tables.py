@@ -13,7 +13,7 @@ from tests.conftest import Database
 from .conftest import Connection, refused, value
 from .test_snapshots import find_snapshot
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.clears_database]
 
 TABLES = """
 create table past (id int primary key, x float8, word text, pair real[], y int);

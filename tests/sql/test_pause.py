@@ -12,7 +12,7 @@ from indb_tensile.job import Blame, JobId, Phase
 from tests.catalog.enqueue import claim, enqueue, register, state
 from tests.conftest import Database
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.clears_database]
 
 DEADLINE_S = 60.0
 _QUEUE = "select job_id, position, phase::text, paused, waits_for from tensile.stat_queue"

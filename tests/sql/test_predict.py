@@ -8,7 +8,7 @@ import pytest
 from .conftest import Connection, Refused, Serve, refused, value
 from .fakes import echo, result
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.clears_database]
 
 Json = dict[str, Any]
 

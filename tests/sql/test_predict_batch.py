@@ -9,7 +9,7 @@ from tests.conftest import Database
 from .conftest import Connection, Serve, refused, value
 from .fakes import echo, result
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.clears_database]
 
 Json = dict[str, Any]
 

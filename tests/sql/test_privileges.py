@@ -12,7 +12,7 @@ from tests.conftest import Database
 from .conftest import Connection, Refused, Serve, refused, value
 from .fakes import result
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.clears_database]
 
 TRAIN = "select tensile_train('flowers', 'iris', target => 'species')"
 NO_MODEL = ("42704", 'there is no model "flowers"')

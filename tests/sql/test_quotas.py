@@ -11,7 +11,7 @@ from indb_tensile.job import ClaimedJob, JobId, WorkerId
 from tests.catalog.enqueue import claim, enqueue, rows_read, specification
 from tests.conftest import Database
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.clears_database]
 
 
 def test_last_slot_is_left_for_another_owners_job(database: Database) -> None:
@@ -42,6 +42,7 @@ def test_only_slot_can_be_taken_by_any_owner(database: Database) -> None:
         assert claim(connection, worker).job == job
 
 
+@pytest.mark.own_database
 def test_slots_of_all_living_workers_count(database: Database) -> None:
     with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
         first_worker, second_worker = _register(connection, slots=1), _register(connection, slots=1)
@@ -71,6 +72,7 @@ def test_concurrent_claims_of_two_workers_do_not_exceed_an_owners_limit(database
         assert jobs.claim_job(second_session, second_worker) is None
 
 
+@pytest.mark.own_database
 def test_administrator_sets_the_quota_of_one_role_and_of_every_role(database: Database) -> None:
     with (
         database.connect("admin") as admin,
@@ -96,6 +98,7 @@ def test_administrator_sets_the_quota_of_one_role_and_of_every_role(database: Da
         assert claim(connection, worker).job == 4
 
 
+@pytest.mark.own_database
 def test_jobs_of_owners_that_the_worker_passes_over_wait(database: Database) -> None:
     with (
         database.connect("alice") as alice,
@@ -112,6 +115,7 @@ def test_jobs_of_owners_that_the_worker_passes_over_wait(database: Database) -> 
         assert claim(connection, worker).job == 1
 
 
+@pytest.mark.own_database
 def test_more_jobs_than_the_quota_are_refused_with_a_hint(database: Database) -> None:
     with database.connect("admin") as admin, database.connect("alice") as alice, database.connect("bob") as bob:
         admin.execute("select tensile_set_quota('alice', jobs_queued => 3)")

@@ -14,7 +14,7 @@ from tests.conftest import Database
 from .conftest import Connection, refused, value
 from .test_snapshots import ROWS, find_snapshot, prepared, train
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.clears_database]
 
 
 @pytest.fixture

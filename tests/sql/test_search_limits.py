@@ -14,7 +14,7 @@ from worker.search_steward import SearchSteward
 from .conftest import Connection, refused, value
 from .search_progress import SPACE, OneSession, hand_back, report, search, states, step
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.clears_database]
 
 
 def test_a_role_that_may_no_longer_train_gets_no_further_trial(

@@ -12,7 +12,7 @@ from worker.search_steward import SearchSteward
 from .conftest import Connection, refused, value
 from .search_progress import SPACE, OneSession, search, states
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.clears_database]
 
 
 @pytest.mark.shares_database

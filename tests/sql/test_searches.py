@@ -15,7 +15,7 @@ from worker.search_steward import SearchSteward
 from .conftest import Connection, value
 from .search_progress import OneSession, hand_back, report, search, states, step
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.clears_database]
 
 
 def test_a_search_is_a_job_that_no_worker_claims_and_its_trials_are_jobs_of_its_owner(

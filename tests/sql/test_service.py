@@ -13,7 +13,7 @@ from psycopg.types.json import Jsonb
 from .conftest import Connection, Refused, Serve, refused, value
 from .fakes import FakeService, result
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.clears_database]
 
 HINT = "Start one with: tensile up, or tensile controller; tensile doctor says what is missing."
 
@@ -239,6 +239,7 @@ def test_sample_data_set_can_have_another_name(alice: Connection, serve: Serve) 
     assert value(alice, """select count(*) from "My Letters" """) == 3
 
 
+@pytest.mark.own_database
 def test_table_name_with_a_dot_is_a_schema_and_a_table(alice: Connection, admin: Connection, serve: Serve) -> None:
     serve(dataset)
     admin.execute("create schema lab authorization alice; create schema closed")

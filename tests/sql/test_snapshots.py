@@ -17,7 +17,7 @@ from tests.conftest import Database
 from .conftest import Connection, Refused, Serve, refused, value
 from .fakes import result
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.clears_database]
 
 # Enough rows for every part of the split, and one column of each kind.
 ROWS = """
@@ -149,6 +149,7 @@ def test_partitioned_table_with_a_policy_is_read_with_the_callers_rights(
     assert prepared(database, job_with_snapshot) == prepared(database, job_without_snapshot)
 
 
+@pytest.mark.own_database
 def test_foreign_table_is_read_by_the_callers_session(
     owner: Connection, admin: Connection, database: Database
 ) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from .conftest import Connection, Refused, refused, value
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.clears_database]
 
 
 @pytest.fixture

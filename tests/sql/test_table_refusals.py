@@ -4,7 +4,7 @@ import pytest
 
 from .conftest import Connection, Refused, refused, value
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.clears_database]
 
 
 @pytest.mark.shares_database

@@ -29,7 +29,7 @@ from tests.conftest import Database
 
 from .conftest import Connection, refused, value
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.clears_database]
 
 P, A = TensorId(0), TensorId(1)
 ASK = "select tensile_trace(%s)"

@@ -9,7 +9,7 @@ from tests.conftest import Database
 
 from .conftest import Connection, value
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.clears_database]
 
 msgspec = pytest.importorskip("msgspec")
 

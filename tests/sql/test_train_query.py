@@ -10,7 +10,7 @@ from tests.conftest import Database
 from .conftest import Connect, Connection, Refused, refused, value
 from .test_snapshots import ROWS, find_snapshot, prepared
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.clears_database]
 
 
 @pytest.fixture

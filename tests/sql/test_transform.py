@@ -1,7 +1,6 @@
 """Check features that SQL expressions compute: the same values at training and at prediction, and nothing unsafe."""
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,10 +10,10 @@ from tests.conftest import Database
 from tests.learning.test_copyvectors import IN_EXTENSION
 from tests.service.test_types import VECTOR_TYPE
 
-from .conftest import Connection, Refused, Serve, refused, value
+from .conftest import Connect, Connection, Refused, Serve, refused, value
 from .fakes import result
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.clears_database]
 
 EXPRESSIONS = {
     "hour": "extract(hour from at at time zone 'UTC')",
@@ -27,20 +26,20 @@ ROW = {"id": 1, "at": "2024-03-05T22:30:00+00:00", "a": 7.5, "b": 2, "word": "ab
 
 
 @pytest.fixture
-def owner(database: Database) -> Iterator[Connection]:
+def owner(connect: Connect) -> Connection:
     """Alice, who has table `t`."""
-    with database.connect("alice") as connection:
-        connection.execute(
-            """create type mood as enum ('good', 'bad');
-               create table t as
-                 select i as id, timestamptz '2024-03-05 00:00+00' + i * interval '37 minutes' as at,
-                        i * 1.5::float8 as a, i % 7 as b, 'w' || i as word,
-                        (array['good', 'bad'])[1 + i % 2]::mood as mood, i % 3 as y
-                   from generate_series(1, 60) as i;
-               alter table t add primary key (id);
-               grant select on t to tensile_reader"""
-        )
-        yield connection
+    connection = connect("alice")
+    connection.execute(
+        """create type mood as enum ('good', 'bad');
+           create table t as
+             select i as id, timestamptz '2024-03-05 00:00+00' + i * interval '37 minutes' as at,
+                    i * 1.5::float8 as a, i % 7 as b, 'w' || i as word,
+                    (array['good', 'bad'])[1 + i % 2]::mood as mood, i % 3 as y
+               from generate_series(1, 60) as i;
+           alter table t add primary key (id);
+           grant select on t to tensile_reader"""
+    )
+    return connection
 
 
 def train(connection: Connection, transform: object, arguments: str = "", relation: str = "t") -> int:
@@ -134,6 +133,7 @@ create operator evil.= (leftarg = integer, rightarg = integer, function = evil.s
 """
 
 
+@pytest.mark.own_database
 @pytest.mark.by_day("search_path", "timezone", "transform_null_equals")
 @pytest.mark.parametrize("setting", SESSIONS)
 def test_no_setting_of_a_session_changes_a_feature(
@@ -193,6 +193,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.own_database
 def test_each_refused_expression_is_named_with_its_text_and_place(owner: Connection, admin: Connection) -> None:
     admin.execute(
         """create function public.mine(float8) returns float8 language sql immutable as 'select 1::float8';
@@ -344,6 +345,7 @@ def test_table_and_views_are_predicted_with_features(owner: Connection, admin: C
     assert json.dumps(rows)
 
 
+@pytest.mark.own_database
 def test_features_of_vectors_have_one_value_in_a_snapshot_and_in_a_row(
     owner: Connection, admin: Connection, database: Database, serve: Serve
 ) -> None:

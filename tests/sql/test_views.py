@@ -8,7 +8,7 @@ from tests.conftest import Database
 
 from .conftest import Connection, value
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.clears_database]
 
 
 @pytest.fixture

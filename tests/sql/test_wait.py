@@ -11,7 +11,7 @@ from tests.conftest import Database
 
 from .conftest import Connection, Refused, refused, value
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.clears_database]
 
 TRAIN = "select tensile_train('flowers', 'iris', target => 'species')"
 DEADLINE_S = 180.0
@@ -166,6 +166,7 @@ def test_train_and_wait_raises_an_error_after_a_cancel(alice: Connection, databa
     assert (error.sqlstate, error.message.split()[2:]) == ("57014", ["was", "cancelled"])
 
 
+@pytest.mark.own_database
 def test_train_and_wait_begins_a_transaction_for_each_poll(alice: Connection, database: Database) -> None:
     transaction_start = (
         "select xact_start from pg_stat_activity where datname = current_database() and query like 'call%'"

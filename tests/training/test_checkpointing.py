@@ -19,7 +19,7 @@ from tests.catalog.enqueue import claim, enqueue, register
 from tests.conftest import Database
 from worker.training.checkpointing import Checkpointing
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.clears_database]
 
 
 class Clock:
@@ -133,6 +133,7 @@ def test_checkpoint_for_all_hosts_is_in_the_catalog_though_none_is_due(make: Cal
     assert epochs_done(trainer.on("other").load("rows")) == 2
 
 
+@pytest.mark.own_database
 def test_files_alone_are_no_checkpoint_for_all_hosts(make: Callable[..., Trainer]) -> None:
     trainer = make(checkpoint_store="local")
     with pytest.raises(StorageError, match="no other host could read the checkpoint of job 1"):

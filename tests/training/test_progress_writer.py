@@ -21,7 +21,7 @@ from worker.training.progress_writer import ProgressWriter
 from worker.training.retrying_session import RetryingSession
 from worker.training.silent_writer import SilentWriter
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.clears_database]
 
 Result = TypeVar("Result")
 FULL = psycopg.errors.DiskFull("could not extend file: No space left on device")

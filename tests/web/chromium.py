@@ -6,9 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from selenium import webdriver
-from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
-from selenium.webdriver.support.ui import WebDriverWait
 
 from tests.web.conftest import ServedPage
 
@@ -24,6 +22,8 @@ _SWITCHES = (
 @contextmanager
 def chromium(profile: Path, *, width: int = 1200, height: int = 900, dark: bool = False) -> Iterator[Any]:
     """Yield a browser with a new profile in this directory, and end it."""
+    from selenium.webdriver.chrome.service import Service  # takes a third of a second in every test process
+
     options = webdriver.ChromeOptions()
     for switch in (*_SWITCHES, f"--window-size={width},{height}", f"--user-data-dir={profile}"):
         options.add_argument(switch)
@@ -51,6 +51,8 @@ def open_page(driver: Any, page: ServedPage, path: str) -> None:
 
 def wait_for(driver: Any, condition: Callable[[Any], Any], awaited: str) -> Any:
     """Wait until the condition is true of the browser, and return its value."""
+    from selenium.webdriver.support.ui import WebDriverWait
+
     return WebDriverWait(driver, _DEADLINE_S, poll_frequency=0.1).until(condition, f"waited for {awaited}")
 
 
