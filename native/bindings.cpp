@@ -223,9 +223,7 @@ NB_MODULE(_native, module) {
   module.attr("TWISTER_STATE_BYTES") = sizeof(TwisterState);
   module.def(
       "skip_words",
-      [](std::uint64_t state, std::uint64_t count) {
-        skip_words(*reinterpret_cast<TwisterState*>(state), count);
-      },
+      [](std::uint64_t state, std::uint64_t count) { skip_words(*reinterpret_cast<TwisterState*>(state), count); },
       "state"_a, "count"_a, nb::call_guard<nb::gil_scoped_release>());
   bind_ledger(module);
   bind_round(module);

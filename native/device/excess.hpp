@@ -27,8 +27,8 @@ class ExcessLog {
   // Note the release of memory that may have been noted.
   void release(std::uintptr_t address);
 
-  // Return the positions with an excess, in the order of time, and forget them. A position that the program has passed
-  // more than once since the last call occurs more than once.
+  // Return the positions with an excess, in the order of time, and forget them. A position that the program has
+  // passed more than once since the last call occurs more than once.
   std::vector<Excess> take();
 
  private:

@@ -223,8 +223,8 @@ class Searcher {
     return place(rest, free ? level : level + 1);
   }
 
-  // Set a block's least offset, whose reasons are `failure_`. If the offset is too high, the block gains weight and the
-  // result is false.
+  // Set a block's least offset, whose reasons are `failure_`. If the offset is too high, the block gains weight and
+  // the result is false.
   bool raise(Index block, Bytes least) {
     save(block);
     least_[at(block)].offset = least;

@@ -12,17 +12,18 @@ namespace {
 
 std::size_t at(Index index) { return static_cast<std::size_t>(index); }
 
-// Moves the operator at which a tensor gives its memory back to a later one, up to `distance` operators after the last
-// use, while there is room.
+// Moves the operator at which a tensor gives its memory back to a later one, up to `distance` operators after the
+// last use, while there is room.
 void leave_later(Move& move, Bytes size, std::vector<Bytes>& room, Index distance) {
   const auto count = static_cast<Index>(room.size());
   const Index latest = std::min(move.back - 1, move.after + distance);
   while (move.free < latest && room[at(move.free % count)] >= size) room[at(move.free++ % count)] -= size;
 }
 
-// Moves a tensor's return to an earlier operator, and returns that operator. The new operator is not before `previous`,
-// where the tensor returns that is needed next before this tensor. A tensor that is away when the iteration begins
-// still returns after that: its host copy is valid at the start of an iteration only if the tensor is away there.
+// Moves a tensor's return to an earlier operator, and returns that operator. The new operator is not before
+// `previous`, where the tensor returns that is needed next before this tensor. A tensor that is away when the
+// iteration begins still returns after that: its host copy is valid at the start of an iteration only if the tensor
+// is away there.
 Index return_earlier(Move& move, Bytes size, std::vector<Bytes>& room, Index distance, Index previous) {
   const auto count = static_cast<Index>(room.size());
   const Index begin = move.need / count * count;  // the start of the iteration in which the tensor is needed
@@ -60,8 +61,8 @@ bool Search::advance_all(const std::vector<Index>& distances) {
   return better;
 }
 
-// Returns the moves, changed so that a tensor returns up to `distance` operators before it is needed, and leaves up to
-// as many operators after its last use.
+// Returns the moves, changed so that a tensor returns up to `distance` operators before it is needed, and leaves up
+// to as many operators after its last use.
 std::vector<Move> Search::advanced(Index distance) const {
   std::vector<Move> moves = layout_.moves;
   const Bytes most = layout_.peak_bytes();

@@ -137,12 +137,6 @@ NB_MODULE(_planner, module) {
             return search.advance(distances, copied(out_ns), copied(in_ns));
           },
           "distances"_a, nb::kw_only(), "out_ns"_a, "in_ns"_a)
-      .def(
-          "retime",
-          [](Search& search, const Array<Ns>& latency_ns, const Array<Ns>& out_ns, const Array<Ns>& in_ns) {
-            search.retime(copied(latency_ns), copied(out_ns), copied(in_ns));
-          },
-          nb::kw_only(), "latency_ns"_a, "out_ns"_a, "in_ns"_a)
       .def("adopt", &adopt, nb::kw_only(), "order"_a, "moves"_a)
       .def("uncover", &Search::uncover, Released())
       .def_prop_ro("holds", [](const Search& search) { return search.step().holds(); })

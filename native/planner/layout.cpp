@@ -13,7 +13,8 @@
 namespace tensile::planner {
 namespace {
 
-// How often it is decided which host copies are valid at the start of the iteration. After that, none counts as valid.
+// How often it is decided which host copies are valid at the start of the iteration. After that, none counts as
+// valid.
 constexpr int home_attempts = 3;
 constexpr int iterations = 3;        // two to fill the lanes, one to measure
 constexpr int held_iterations = 24;  // of moves as they are: as many as the simulator allows (simulate.py)
@@ -70,7 +71,7 @@ Bytes Layout::excess(Bytes limit_bytes) const {
                          [&](Bytes sum, Bytes load) { return sum + std::max<Bytes>(0, load - limit_bytes); });
 }
 
-// --- the order and the moves -----------------------------------------------------------------------------------------------
+// --- the order and the moves -------------------------------------------------------------------------------------
 
 bool Layout::arrange(const Choices& choices, const Layout& like) {
   if (like.order_ != nullptr && like.order_->was_arranged_for(choices)) {
@@ -191,8 +192,9 @@ void Layout::lay_axis() {
 
 // Decide which swaps copy to the host, and where tensors leave and return. A host copy is valid until the tensor is
 // written again. A trainer adopts a plan at the start of an iteration, with host copies only of the tensors that are
-// away or leaving there (the home state). Which tensors these are depends on the boundaries, and the boundaries depend
-// on the copies. So all copies are first assumed to be valid at the start, and the assumption is checked afterwards.
+// away or leaving there (the home state). Which tensors these are depends on the boundaries, and the boundaries
+// depend on the copies. So all copies are first assumed to be valid at the start, and the assumption is checked
+// afterwards.
 void Layout::plan_copies(const Choices& choices) {
   bench_->spoilt.assign(at(step_->tensors()), 0);
   for (int attempt = 0;; ++attempt) {

@@ -74,9 +74,6 @@ class Layout {
   // copies only. False, without any change, if they differ in more.
   bool hold(const std::vector<Move>& others);
 
-  // Prevent other layouts from taking over the order, after the step's times have changed.
-  void forget() { order_.reset(); }
-
   const Order& order() const { return *order_; }
   Index length() const { return order_->length(); }
   Bytes peak_bytes() const;

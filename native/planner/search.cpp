@@ -94,17 +94,6 @@ void Search::choose(Choices choices) {
   throw std::invalid_argument("search: something dropped cannot be made again");
 }
 
-void Search::retime(std::vector<Ns> latency_ns, std::vector<Ns> out_ns, std::vector<Ns> in_ns) {
-  if (latency_ns.size() != step_.arrays.latency_ns.size() || out_ns.size() != step_.arrays.out_ns.size() ||
-      in_ns.size() != step_.arrays.in_ns.size())
-    throw std::invalid_argument("search: new times do not fit the step");
-  step_.arrays.latency_ns = std::move(latency_ns);
-  step_.arrays.out_ns = std::move(out_ns);
-  step_.arrays.in_ns = std::move(in_ns);
-  layout_.forget();
-  settle();
-}
-
 // --- changing choices --------------------------------------------------------------------------------------------
 
 void Search::put(Index gap, Choice choice, Cover cover) {

@@ -74,9 +74,6 @@ class Search {
   // Ends after `most` layouts. Returns the number of improvements.
   int improve(Bytes limit_bytes, const GreedyOptions& options, Index most, std::uint64_t seed);
 
-  // Keep the choices, and replace the step's times.
-  void retime(std::vector<Ns> latency_ns, std::vector<Ns> out_ns, std::vector<Ns> in_ns);
-
   // Return the number of sets of choices that were laid out so far.
   Index layouts() const { return layouts_; }
 

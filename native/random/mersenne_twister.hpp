@@ -10,14 +10,15 @@
 
 namespace tensile {
 
-// The state as torch writes it (`torch.get_rng_state()` of the processor). More follows that skipping leaves as it is.
+// The state as torch writes it (`torch.get_rng_state()` of the processor). More follows that skipping leaves as it
+// is.
 struct TwisterState {
   static constexpr std::size_t words = 624;
 
   std::uint64_t seed;
   std::int32_t left;  // words until the next block, that one's first word included
   std::int32_t seeded;
-  std::uint64_t next;  // the place of the next word in the block
+  std::uint64_t next;          // the place of the next word in the block
   std::uint64_t block[words];  // of 32 bits each
 };
 

@@ -60,11 +60,6 @@ class Shift:
         iterations = tuple(len(starts) for starts in self.start_ns)
         return Schedule(jobs=tuple(jobs), iterations=iterations, gates=self.gates, budget_bytes=budget_bytes)
 
-    @property
-    def offset_ns(self) -> tuple[int, ...]:
-        """The first start of each job."""
-        return tuple(starts[0] for starts in self.start_ns)
-
 
 def interleave(
     cycles: Sequence[Cycle],

@@ -191,12 +191,6 @@ class StepSearch:
         """
         self._search.exchange(drops, most)
 
-    def retime(self, latency_ns: Sequence[int]) -> None:
-        """Lay out the same choices with other latencies."""
-        self.captured_ns = tuple(latency_ns)
-        self._latency_ns = latencies(self._outline, blocking_ns(self.graph, latency_ns), self._link)
-        self._search.retime(latency_ns=self._latency_ns, out_ns=self._out_ns, in_ns=self._in_ns)
-
     def adopt(self, plan: Plan) -> tuple[int, int] | None:
         """Make the choices of this plan. Every swapped tensor is away at least where it is away in the plan.
 

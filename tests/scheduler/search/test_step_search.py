@@ -58,15 +58,13 @@ def test_tensor_without_time_for_its_copies_is_recomputed() -> None:
     assert search.iteration_ns == 700
 
 
-def test_choices_can_be_restored_and_timed_with_other_latencies() -> None:
+def test_choices_can_be_restored() -> None:
     search = StepSearch(_chain(), (100,) * 6, LINK)
     search.lower(80, GreedyOptions(drops=False), most=100)
     choices, planned = search.choices, search.plan("test")
     search.clear()
     search.choose(choices)
     assert search.plan("test") == planned
-    search.retime((200,) * 6)
-    assert (search.iteration_ns, search.peak_bytes) == (1200, 80)
 
 
 def test_many_small_swaps_for_which_the_lanes_have_time_replace_a_recomputation() -> None:
