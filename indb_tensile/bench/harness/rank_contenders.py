@@ -1,8 +1,8 @@
 """Ways in which several processes (ranks) train one network together, as one rank runs them.
 
 PyTorch's own is `DistributedDataParallel`, which exchanges gradients in buckets while the backward pass goes on (Li
-and others, "PyTorch Distributed", VLDB 2020). Ours are captured steps that exchange after it: `exact` adds up the
-gradients of all parts in the order of the parts, `fast` uses the library's all-reduce. All use Gloo over loopback,
+and others, "PyTorch Distributed", VLDB 2020). Ours are captured steps that do the same: `exact` adds up the
+gradients of all parts in the order of the parts, `fast` in any order. All use Gloo over loopback,
 one thread, the same parts of the same batch, and Adam. They live in one process and take turns. Both may divide the
 optimizer's state among the ranks: PyTorch's own does by `ZeroRedundancyOptimizer`.
 """

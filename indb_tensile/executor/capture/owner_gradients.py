@@ -93,7 +93,9 @@ def owner_buckets(recorder: Recorder, names: Sequence[str], state: StateDivision
     for dtype in dict.fromkeys(value.dtype for value in values.values()):
         alike = {name: value for name, value in values.items() if value.dtype == dtype}
         of_rank = [_of_owner(alike, state, rank) for rank in ranks]
-        for groups in zip_longest(*(buckets(own, BUCKET_BYTES) if own else () for own in of_rank), fillvalue=[]):
+        # In order, so that the gradient of a last layer does not wait for that of a first one.
+        groups_of = [buckets(own, BUCKET_BYTES, in_order=True) for own in of_rank]
+        for groups in zip_longest(*groups_of, fillvalue=[]):
             chosen = {name for group in groups for name in group}
             yield [name for name in alike if name in chosen]
 

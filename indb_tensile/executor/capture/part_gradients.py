@@ -85,15 +85,16 @@ def backwards(values: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {name: values[name] for name in (loss, *reversed(names))}
 
 
-def buckets(values: Mapping[str, torch.Tensor], size_bytes: int) -> Iterator[list[str]]:
+def buckets(values: Mapping[str, torch.Tensor], size_bytes: int, *, in_order: bool = False) -> Iterator[list[str]]:
     """Yield the names of values that make one exchange: of one type, and of at most so many bytes.
 
-    A larger value is alone, and does not end the bucket of the small ones before it: fewer exchanges cost less.
+    A larger value is alone. It does not end the bucket of the small ones before it, because fewer exchanges cost
+    less, unless all values are to stay `in_order`.
     """
     bucket: list[str] = []
     taken_bytes = 0
     for name, value in values.items():
-        if value.nbytes > size_bytes:
+        if value.nbytes > size_bytes and not in_order:
             yield [name]
             continue
         taken_bytes += value.nbytes
