@@ -86,8 +86,17 @@ class Service:
         self.connection = self.database.connect("postgres")
 
     def value(self, statement: str, *arguments: object) -> Any:
-        """Return the first column of the statement's first row, as a superuser; None if there is no row."""
-        row = self.connection.execute(statement.encode(), arguments).fetchone()
+        """Return the first column of the statement's first row, as a superuser; None if there is no row.
+
+        Connect again if another test has restarted the server, which all tests of this process share.
+        """
+        try:
+            row = self.connection.execute(statement.encode(), arguments).fetchone()
+        except psycopg.OperationalError:
+            if not self.connection.broken:
+                raise
+            self.reconnect()
+            row = self.connection.execute(statement.encode(), arguments).fetchone()
         return None if row is None else row[0]
 
     def state(self, job: int) -> str:
