@@ -72,7 +72,7 @@ def measure(device: str, threads: int, numbers: tuple[int, ...]) -> tuple[Measur
     shared = None if device.startswith("cuda") else of_cores(cores(), threads)
 
     def factor(kinds: tuple[BoundBy, ...], *of: BoundBy) -> float:
-        """Return the mean factor by which steps of these kinds side by side take longer, or `of` some."""
+        """Return by what factor these steps take longer side by side: the mean of all, or of the kinds `of` only."""
         share = 1.0 if shared is None else shared.slowdown(len(kinds))
         rates = _rates(device, threads, kinds, _SPAN_S * share)  # as much processor time for each as alone
         factors = [alone[kind] / rate for kind, rate in zip(kinds, rates, strict=True) if kind in (of or kinds)]

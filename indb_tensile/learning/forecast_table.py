@@ -101,7 +101,7 @@ class ForecastRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class WindowTable:
-    """The windows as a table, the specification of a training on this table, and the series of the windows."""
+    """Return the windows as a table, the specification of a training on this table, and the series of the windows."""
 
     table: TableData
     spec: JobSpec

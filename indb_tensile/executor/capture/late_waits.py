@@ -28,8 +28,8 @@ def _ready(calls: Sequence[Call]) -> tuple[list[Call], list[Call]]:
     """Return the calls that can run before the first wait among them, and the others, both in their order."""
     ready: list[Call] = []
     later: list[Call] = []
-    read: set[StorageKey] = set()  # by the calls that come later
-    written: set[StorageKey] = set()
+    read: set[StorageKey] = set()  # by the calls in `later`
+    written: set[StorageKey] = set()  # by the calls in `later`, as are the values in `made`
     made: set[str] = set()
     random = False
     for call in calls:

@@ -2,7 +2,7 @@
 
 One of several devices computes its own parts of a batch, and skips the random numbers of the others, so that each
 part has the numbers that it has on one device. A dropout takes one or two words of the generator for each element, or
-one in all, as the processor's library draws them. Which it is, a few small dropouts show.
+one in all, depending on how torch draws them on this processor. A few small dropouts show which.
 """
 
 from functools import cache

@@ -43,7 +43,7 @@ def short_step(device: str, place: torch.device) -> Callable[[], None]:
 
 
 def _upload(host: list[torch.Tensor], parts: list[torch.Tensor]) -> Callable[[], None]:
-    """Return a function that copies the parts of a batch to a GPU. On the processor the batch is where it belongs."""
+    """Return a function that copies the parts of a batch to a GPU. On the processor there is nothing to copy."""
     if parts[0].device.type == "cpu":
         return lambda: None
     pinned = [part.pin_memory() for part in host]
