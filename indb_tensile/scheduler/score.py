@@ -18,11 +18,14 @@ from indb_tensile.scheduler.judges.peak_bound import least_bytes as least_peak_b
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.peak import LIVENESS, floor, liveness_peak, peak, vanilla_peak
 from indb_tensile.scheduler.plan import Plan
-from indb_tensile.scheduler.plan_cache import PlanCache
+from indb_tensile.scheduler.plan_cache import CachedKind, PlanCache, cached
 from indb_tensile.scheduler.rewrite import effective
 from indb_tensile.scheduler.timing.schedule import Schedule
 from indb_tensile.scheduler.timing.simulate import Compute, Forecast, JobRun, simulate
 from indb_tensile.scheduler.workload import Workload, least_bytes
+
+# A bound takes longer than the rest of a score, and plans that cost no time have the same.
+_BOUNDS: CachedKind[int] = CachedKind(name="bounds", most=8)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,7 +213,10 @@ def _bound(
     in_ns = sum(link.in_ns(size_bytes) for size_bytes, _ in sizes)
     out_ns = sum(link.out_ns(size_bytes) for size_bytes, copies in sizes if copies)
     time_ns = max(forecast.iteration_ns, in_ns, out_ns)
-    step_bound = bound_bytes(step, workload.latency_ns[0], link, time_ns)
+    latency_ns = tuple(workload.latency_ns[0])
+    step_bound = cached(
+        cache, _BOUNDS, step, (latency_ns, link, time_ns), lambda: bound_bytes(step, latency_ns, link, time_ns)
+    )
     return max([step_bound, *(least_peak_bytes(graph) for graph in workload.graphs[1:])])
 
 

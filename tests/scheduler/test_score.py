@@ -9,6 +9,7 @@ from indb_tensile.scheduler.graph import Operator, OpIndex, Role, Stage, StepGra
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.peak import LIVENESS, VANILLA
 from indb_tensile.scheduler.plan import Execution, Plan, Swap
+from indb_tensile.scheduler.plan_cache import PlanCache
 from indb_tensile.scheduler.score import Baseline, baselines, score
 from indb_tensile.scheduler.timing.simulate import Compute, Forecast
 from indb_tensile.scheduler.workload import Workload
@@ -75,6 +76,18 @@ def test_figures_are_named_with_their_units() -> None:
         "executions_more": 0,
         "faults": [],
     }
+
+
+def test_a_cache_changes_no_score() -> None:
+    """A cached bound is that of the plan's own iteration time and link: a slower plan and a faster link have less."""
+    slow, cache, workload = replace(LINK, in_bytes_per_s=10**6), PlanCache(), _workload()
+    swapped = Plan(policy="test", swaps=(SWAP,))
+    cases = [(plan, link) for plan in (LIVENESS, VANILLA, swapped) for link in (slow, LINK)]
+
+    cached = [score([workload], ((plan,),), link, cache=cache) for plan, link in cases]
+
+    assert cached == [score([workload], ((plan,),), link) for plan, link in cases]
+    assert {job_score.bound_bytes for (job_score,) in cached} > {100, 150}
 
 
 def test_bound_is_given_for_one_job_in_captured_order_only() -> None:

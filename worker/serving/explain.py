@@ -27,6 +27,7 @@ from indb_tensile.scheduler.graph import StepGraph
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.next_batch import BATCH_NAMES, batch_tensors, buffer_bytes
 from indb_tensile.scheduler.plan import Infeasible
+from indb_tensile.scheduler.plan_cache import PlanCache
 from indb_tensile.scheduler.planner import JobPlan, Workload, foresee, least_bytes, plan_jobs
 from indb_tensile.scheduler.score import Baseline, baselines, score
 from indb_tensile.scheduler.timing.simulate import Forecast
@@ -156,10 +157,12 @@ class Explainer:
             region_bytes=self._region_bytes,
         )
         outcomes = [self._plan(workload, name, room) for name in (*_BASELINES, self._policy)]
-        against = baselines((workload,), self._link)
+        cache = PlanCache()
+        against = baselines((workload,), self._link, cache=cache)
         costs = [self._by_length(training, workload, outcome.answer) for outcome in outcomes]
         rows = [
-            self._row(workload, outcome, room, against, own) for outcome, own in zip(outcomes, costs, strict=True)
+            self._row(workload, outcome, room, against, own, cache)
+            for outcome, own in zip(outcomes, costs, strict=True)
         ]
         own = rows[-1]
         start, exchanged = None, ""
@@ -246,6 +249,7 @@ class Explainer:
         room: _Room,
         against: tuple[Baseline, ...],
         costs: LengthCosts | None,
+        cache: PlanCache,
     ) -> Row:
         """Return one row of the answer, with the figures that `tensile plan` and the benchmark use.
 
@@ -255,7 +259,7 @@ class Explainer:
         if isinstance(outcome.answer, Infeasible):
             figures.update(peak_bytes=outcome.answer.needed_bytes, floor_bytes=least_bytes(workload))
         else:
-            (scored,) = score((workload,), (outcome.answer.plans,), self._link, against=against)
+            (scored,) = score((workload,), (outcome.answer.plans,), self._link, against=against, cache=cache)
             figures = scored.figures() | ({} if costs is None else costs.figures())
         return {
             "policy": outcome.policy,
