@@ -26,12 +26,15 @@ constexpr bool under_thread_sanitizer = true;
 constexpr bool under_thread_sanitizer = false;
 #endif
 
-// Return the number of random scenes to draw, given the number of the nightly run in an ordinary build. The daily run
-// sets TENSILE_FEW_DRAWS.
-inline unsigned int draws(unsigned int all) {
+// True in the daily run, which sets TENSILE_FEW_DRAWS, and under the thread sanitizer: then tests draw fewer random
+// scenes and try fewer kinds of failures. The nightly run tries all of them under the address sanitizer.
+inline bool few_draws() {
   static const bool few = under_thread_sanitizer || std::getenv("TENSILE_FEW_DRAWS") != nullptr;
-  return few ? all / 5 : all;
+  return few;
 }
+
+// Return the number of random scenes to draw, given the number that the nightly run draws.
+inline unsigned int draws(unsigned int all) { return few_draws() ? all / 5 : all; }
 
 template <typename Left, typename Right>
 void equal(const char* file, int line, const char* source, const Left& left, const Right& right) {

@@ -29,7 +29,7 @@ bool alike(const Layout& a, const Layout& b) {
 }  // namespace
 
 TEST(the_load_of_a_chosen_layout_is_that_of_its_order_and_moves) {
-  for (std::uint32_t seed = 1; seed <= 150; ++seed) {
+  for (std::uint32_t seed = 1; seed <= check::draws(150); ++seed) {
     RandomNumbers random(seed);
     const StepArrays arrays = random_step(random);
     const Step step(arrays);
@@ -56,7 +56,7 @@ TEST(the_load_of_a_chosen_layout_is_that_of_its_order_and_moves) {
 
 TEST(a_layout_stays_within_its_memory_and_is_faster_after_an_exchange) {
   int filled = 0;
-  for (std::uint32_t seed = 1; seed <= 150; ++seed) {
+  for (std::uint32_t seed = 1; seed <= check::draws(150); ++seed) {
     RandomNumbers random(seed);
     const StepArrays arrays = random_step(random);
     const Step step(arrays);
@@ -81,12 +81,12 @@ TEST(a_layout_stays_within_its_memory_and_is_faster_after_an_exchange) {
     search.choose(search.choices());
     CHECK(search.layout().peak_bytes() <= room);
   }
-  CHECK(filled > 100);
+  CHECK(filled > static_cast<int>(check::draws(100)));
 }
 
 // Layouts reuse parts of earlier layouts, which must not change the result.
 TEST(a_searched_layout_equals_a_layout_made_from_scratch) {
-  for (std::uint32_t seed = 1; seed <= 150; ++seed) {
+  for (std::uint32_t seed = 1; seed <= check::draws(150); ++seed) {
     RandomNumbers random(seed);
     const StepArrays arrays = random_step(random);
     Search search(arrays);
@@ -132,7 +132,7 @@ TEST(impossible_choices_are_refused_and_change_nothing) {
 }
 
 TEST(a_plan_is_read_back_and_other_arrays_are_refused_and_change_nothing) {
-  for (std::uint32_t seed = 1; seed <= 300; ++seed) {
+  for (std::uint32_t seed = 1; seed <= check::draws(300); ++seed) {
     RandomNumbers random(seed);
     const StepArrays arrays = random_step(random);
     Search search(arrays);

@@ -35,7 +35,7 @@ Bytes least_peak(const Search& search) {
 }  // namespace
 
 TEST(the_free_time_of_a_lane_is_the_unreserved_time) {
-  for (std::uint32_t seed = 1; seed <= 60; ++seed) {
+  for (std::uint32_t seed = 1; seed <= check::draws(60); ++seed) {
     RandomNumbers random(seed);
     const Ns period = 20 + random.below(60);
     LaneCalendar lane(period, static_cast<Index>(period));
@@ -75,7 +75,7 @@ TEST(a_full_lane_has_free_time_only_where_the_axis_waits) {
 
 TEST(a_sweep_stays_within_its_limit_and_gives_a_valid_plan) {
   int swept = 0;
-  for (std::uint32_t seed = 1; seed <= 300; ++seed) {
+  for (std::uint32_t seed = 1; seed <= check::draws(300); ++seed) {
     RandomNumbers random(seed);
     const StepArrays arrays = random_step(random);
     const Step step(arrays);
@@ -93,12 +93,12 @@ TEST(a_sweep_stays_within_its_limit_and_gives_a_valid_plan) {
     CHECK(search.layout().peak_bytes() <= limit && search.layout().iteration_ns <= before);
     CHECK(drops || search.layout().length() == step.operators());
   }
-  CHECK(swept > 80);
+  CHECK(swept > static_cast<int>(check::draws(80)));
 }
 
 TEST(a_sweep_with_swaps_alone_reaches_the_limit_whenever_swapping_every_tensor_does) {
   int least = 0;
-  for (std::uint32_t seed = 1; seed <= 300; ++seed) {
+  for (std::uint32_t seed = 1; seed <= check::draws(300); ++seed) {
     RandomNumbers random(seed);
     const StepArrays arrays = random_step(random);
     Search search(arrays);
@@ -109,7 +109,7 @@ TEST(a_sweep_with_swaps_alone_reaches_the_limit_whenever_swapping_every_tensor_d
     search.clear();
     least += search.layout().peak_bytes() > limit;
   }
-  CHECK(least > 100);
+  CHECK(least > static_cast<int>(check::draws(100)));
 }
 
 TEST(equal_sweeps_make_equal_choices_and_none_within_the_limit) {
