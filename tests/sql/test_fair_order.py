@@ -72,6 +72,22 @@ def test_a_claimed_job_has_its_owners_weight(database: Database) -> None:
         assert {job.job: job.owner_weight for job in claimed} == weights
 
 
+def test_what_another_job_adds_does_not_depend_on_a_worker_that_is_dead(database: Database) -> None:
+    """The fewer slots the workers have, the more a job adds to its owner's use."""
+    added = "select next_s from tensile.owner_standings(array[to_regrole('alice')])"
+    with database.connect() as connection, database.connect("tensile_worker") as worker:
+        _register(worker)
+        before = value(connection, added)
+        dead = _register(worker, slots=1)
+        assert value(connection, added) > before
+        connection.execute(
+            "update tensile.workers set heartbeat_at = now() - 2 * make_interval(secs => lease_s)"
+            " where worker_id = %s",
+            [dead],
+        )
+        assert value(connection, added) == before
+
+
 def test_places_are_shared_by_weight_before_any_use_is_recorded(database: Database) -> None:
     with (
         database.connect("admin") as admin,
