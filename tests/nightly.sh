@@ -21,7 +21,8 @@ done
 setup
 install_test_tools
 tensile=.venv/bin/tensile
-tests=".venv/bin/python -m pytest --numprocesses 2 --dist loadfile"
+# A property with many examples may take longer than the ten minutes that a test has by day.
+tests=".venv/bin/python -m pytest --numprocesses 2 --dist loadfile --timeout 3600"
 seed=${SEED:-1}
 # The sessions of test servers start Python and compile the bridge themselves, as those of users do.
 export SUITE_PLAIN_SESSIONS=1
