@@ -249,13 +249,16 @@ class _ChaosTest:
 
         return poll_until(all_ended, self._plan.ending_timeout_s)
 
-    def _leftovers(self, descriptors_before: int) -> dict[str, Any]:
+    def _leftovers(self, descriptors_before: Counter[str]) -> dict[str, Any]:
         """Return the resources still in use after all jobs ended, and after the controllers ended."""
         poll_until(lambda: self._ready({}) and device_bytes(self._jobs) == 0, LEFT_S)
-        poll_until(lambda: descriptors(self._rig) <= descriptors_before, LEFT_S)
+        poll_until(lambda: descriptors(self._rig).total() <= descriptors_before.total(), LEFT_S)
+        descriptors_now = descriptors(self._rig)
+        grown = max(0, descriptors_now.total() - descriptors_before.total())
         leftovers = {
             "device_bytes_left": device_bytes(self._jobs),
-            "descriptors_grown": max(0, descriptors(self._rig) - descriptors_before),
+            "descriptors_grown": grown,
+            "descriptors_more": dict(descriptors_now - descriptors_before) if grown else {},
         }
         for controller in self._rig.controllers:
             controller.end()

@@ -1,6 +1,7 @@
 """Measures the resources that a chaos test uses and leaves behind: memory by kind of process, files, device bytes."""
 
 import threading
+from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -48,9 +49,10 @@ class MemoryWatch:
         self.peak_bytes[name] = max([self.peak_bytes[name], *(processes.peak_bytes(pid) for pid in pids if pid)])
 
 
-def descriptors(rig: ChaosRig) -> int:
-    """Return the largest number of open files of any controller."""
-    return max((processes.descriptors(controller.pid) for controller in rig.controllers if controller.pid), default=0)
+def descriptors(rig: ChaosRig) -> Counter[str]:
+    """Return the open files of the controller that has most, counted by what they are."""
+    counts = [processes.descriptors(controller.pid) for controller in rig.controllers if controller.pid]
+    return max(counts, key=Counter.total, default=Counter())
 
 
 def shared_memory_files() -> frozenset[str]:
