@@ -23,7 +23,6 @@ from indb_tensile.catalog.pooling import refuse_pooled_sessions
 from indb_tensile.config import Settings
 from indb_tensile.controller.background_planner import BackgroundPlanner, ImprovementCancellation
 from indb_tensile.controller.controller_loop import Controller, Mail
-from indb_tensile.controller.core_watch import CoreWatch
 from indb_tensile.controller.device_ledger import DeviceMemory
 from indb_tensile.controller.device_room import Headroom, RoomLimits
 from indb_tensile.controller.fork_client import ForkServer
@@ -76,7 +75,6 @@ from indb_tensile.scheduler.admission.events import BudgetChange, Stop
 from indb_tensile.scheduler.admission.overheads import Overheads
 from indb_tensile.scheduler.admission.pool import Pool, Sharing
 from indb_tensile.scheduler.completion.contention import Contention, of_cores
-from indb_tensile.scheduler.completion.other_load import OtherLoad
 from indb_tensile.scheduler.link import CopyMeasurement, Link, link_of, nominal_or_measured
 from indb_tensile.scheduler.memory.next_batch import BATCH_NAMES
 
@@ -153,8 +151,6 @@ def _run(settings: Settings) -> None:
             regions=regions,
         )
         phases = runs_rounds(settings, shared=shared is not None)
-        watch = CoreWatch() if isinstance(chosen, Gpu) else CoreWatch.of_this_process()
-        contention = replace(contention, load=OtherLoad(cores=watch.cores, threads=settings.threads))
         controller = Controller(
             pool=_make_pool(settings, contention, records.overheads(), link, phases=phases),
             planner=planner,
@@ -166,7 +162,6 @@ def _run(settings: Settings) -> None:
             service=companions,
             poll_s=settings.poll_s,
             answer_s=settings.answer_s,
-            cores=watch,
         )
         heartbeat = Heartbeat(
             pulse=pulse,

@@ -98,7 +98,6 @@ def save_contention(connection: Connection, device_kind: str, rows: Sequence[Mea
 
 def learn_contention(connection: Connection, device_kind: str, learned: Contention) -> None:
     """Store the factors of jobs that have trained side by side, by their number, where that number was measured."""
-    learned = learned.of_jobs()
     jobs = sorted({number for number, _ in (*learned.points, *learned.short_points)})
     values = {
         "device_kind": device_kind,

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from indb_tensile.catalog import notify
 from indb_tensile.catalog.notify import Notification
 from indb_tensile.controller.background_planner import BackgroundPlanner
-from indb_tensile.controller.core_watch import CoreWatch
 from indb_tensile.controller.device_ledger import DeviceMemory
 from indb_tensile.controller.heartbeat import BeatAnswered, Claims, LeaseOver, Outdated
 from indb_tensile.controller.loop_partners import HeartbeatControl, ServiceControl
@@ -122,7 +121,6 @@ class Controller:
         service: ServiceControl,
         poll_s: float,
         answer_s: float,
-        cores: CoreWatch | None = None,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._pool = pool
@@ -135,7 +133,6 @@ class Controller:
         self._service = service
         self._poll_s = poll_s
         self._answer_s = answer_s
-        self._cores = cores or CoreWatch()
         self._signs = ProgressWatch(answer_s)
         self._outdated: CatalogVersionError | None = None
         self._clock_s = clock_s
@@ -193,7 +190,6 @@ class Controller:
             self._tick(heartbeat)
         if now_s >= self._device_at_s:
             self._device_at_s = now_s + _DEVICE_S
-            self._cores.look(self._pool, self._trainers.pid)
             self._membership.record_device(*self._memory.use(self._pool))
             self._membership.record_holdup(claim_blocker(self._pool))
             self._membership.record_contention(self._pool.contention)
@@ -252,8 +248,7 @@ class Controller:
             case ProcessEnded(trainer=trainer):
                 # The epoch ends before the rest of the group is killed: none of these may change the ledger any more.
                 self._memory.revoke(trainer)
-                ended = self._trainers.reap(trainer)
-                self._cores.end(ended.pid, ended.processor_s)
+                self._trainers.reap(trainer)
             case TrainerGone(trainer=trainer, code=code, ending=ending):
                 log.info("trainer %s ended with code %s (%s)", trainer, code, ending)
                 memory = {"peak_bytes": report.peak_bytes, "memory_bytes": report.memory_bytes}
@@ -358,8 +353,7 @@ class Controller:
         self._stop_stalled()
         self._reclaim()
         self._memory.refill_pool()
-        time_of_day = time.strftime("%H:%M:%S UTC", time.gmtime())
-        self.fold(Tick(now_s=self._clock_s(), time_of_day=time_of_day, core_use=self._cores.use))
+        self.fold(Tick(now_s=self._clock_s(), time_of_day=time.strftime("%H:%M:%S UTC", time.gmtime())))
 
     def _stop_overruns(self) -> None:
         for trainer in self._limits.take_exceeded(self._clock_s()):

@@ -66,14 +66,6 @@ class TrainerGone:
     memory_bytes: int | None = None  # host memory of the machine or its container
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndedProcess:
-    """A trainer's process that was reaped, and for how long it and the processes that it waited for have computed."""
-
-    pid: int
-    processor_s: float
-
-
 class _HasFileno(Protocol):
     def fileno(self) -> int: ...
 
@@ -225,7 +217,7 @@ class Trainers:
         self._kill_overdue()
         return reports
 
-    def reap(self, trainer: TrainerId) -> EndedProcess:
+    def reap(self, trainer: TrainerId) -> None:
         """Kill the rest of an ended trainer's group and reap it. `poll` reports when no process of it is left."""
         process = self._trainers[trainer]
         self._signal(process, signal.SIGKILL)
@@ -247,7 +239,6 @@ class Trainers:
         os.close(process.pidfd)
         process.kill_at_s = time.monotonic() + self._grace_s
         self._selector.register(process.pipe, selectors.EVENT_READ, trainer)
-        return EndedProcess(pid=process.pid, processor_s=usage.ru_utime + usage.ru_stime)
 
     def close(self) -> None:
         """Kill the remaining trainers and wait for their end."""

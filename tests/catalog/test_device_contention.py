@@ -9,7 +9,6 @@ from indb_tensile.catalog import device_contention
 from indb_tensile.catalog.device_contention import ALONE, MeasuredContention, contention_of
 from indb_tensile.cli import doctor
 from indb_tensile.scheduler.completion.contention import Contention
-from indb_tensile.scheduler.completion.other_load import OtherLoad
 from tests.conftest import Database
 
 pytestmark = pytest.mark.postgres
@@ -39,8 +38,7 @@ def test_first_measured_contention_of_a_device_is_kept(database: Database) -> No
 def test_what_jobs_have_taught_counts_half_and_only_where_it_was_measured(database: Database) -> None:
     with database.connect("tensile_worker") as connection:
         device_contention.save_contention(connection, "cpu", (_ALONE, _pair(1.5)))
-        taught = Contention(points=((1, 1.0), (2, 1.1), (3, 1.2)), load=OtherLoad(cores=2, used_cores=1.5))
-        device_contention.learn_contention(connection, "cpu", taught)  # of which the other programs are no part
+        device_contention.learn_contention(connection, "cpu", Contention(points=((1, 1.0), (2, 1.1), (3, 1.2))))
         alone, pair = device_contention.load_contention(connection, "cpu")
         assert (alone, pair.learned, pair.learned_short) == (_ALONE, 1.1, None)
         assert pair.factor == pytest.approx(1.3)

@@ -1,7 +1,5 @@
 """The outlook of a live worker of this host is read back, and no role but the worker's reads it."""
 
-from dataclasses import replace
-
 import psycopg
 import pytest
 
@@ -10,7 +8,6 @@ from indb_tensile.job import JobId
 from indb_tensile.scheduler.admission.outlook import Outlook
 from indb_tensile.scheduler.completion.contention import of_cores
 from indb_tensile.scheduler.completion.demand import JobDemand, TradeOff
-from indb_tensile.scheduler.completion.other_load import OtherLoad
 from indb_tensile.scheduler.completion.set_forecasts import SharedDevice
 from tests.catalog.enqueue import register
 from tests.conftest import Database
@@ -28,8 +25,7 @@ _JOB = JobDemand(
         TradeOff(peak_bytes=1 << 39, iteration_ns=2000, compute_ns=900, stall_ns=1000, out_ns=5, in_ns=6),
     ),
 )
-_CONTENTION = replace(of_cores(4, 1), load=OtherLoad(cores=4, threads=1, used_cores=0.375))
-_DEVICE = SharedDevice(budget_bytes=1 << 41, region_bytes=1 << 20, contention=_CONTENTION, max_slowdown=3.0)
+_DEVICE = SharedDevice(budget_bytes=1 << 41, region_bytes=1 << 20, contention=of_cores(4, 1), max_slowdown=3.0)
 
 
 def test_outlook_is_read_back_while_its_worker_lives(database: Database) -> None:

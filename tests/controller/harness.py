@@ -10,7 +10,6 @@ from typing import Any
 
 from indb_tensile.controller.background_planner import BackgroundPlanner, ImprovementCancellation
 from indb_tensile.controller.controller_loop import Controller, Mail
-from indb_tensile.controller.core_watch import CoreWatch
 from indb_tensile.controller.device_ledger import ChangingRegions, DeviceMemory
 from indb_tensile.controller.device_room import Headroom
 from indb_tensile.controller.fork_client import ForkServer
@@ -57,7 +56,6 @@ class ControllerHarness:
         gauge: Gauge | None = None,
         headroom: Headroom | None = None,
         changing: ChangingRegions | None = None,
-        cores: CoreWatch | None = None,
         **pool: Any,
     ) -> None:
         self.records = FakeRecords()
@@ -87,7 +85,6 @@ class ControllerHarness:
             service=NoService(),
             poll_s=0.05,
             answer_s=60.0,
-            cores=cores,
         )
         self.heartbeat = Heartbeat(
             pulse=self.records,
@@ -145,7 +142,6 @@ def controller_harness(
     gauge: Gauge | None = None,
     headroom: Headroom | None = None,
     changing: ChangingRegions | None = None,
-    cores: CoreWatch | None = None,
     **pool: Any,
 ) -> Iterator[ControllerHarness]:
     harness = ControllerHarness(
@@ -162,7 +158,6 @@ def controller_harness(
         gauge=gauge,
         headroom=headroom,
         changing=changing,
-        cores=cores,
         **pool,
     )
     try:

@@ -6,9 +6,7 @@ set: if the set is no longer the best choice, the job waits.
 
 Latencies are measured while other jobs run, so they contain contention. A job's latencies alone are those of its
 calibration, and of every measurement while no other job runs. Measurements beside k - 1 other jobs, relative to
-alone, correct the contention of k jobs. Other programs slow jobs down as well where the device is made of processor
-cores (completion/other_load.py). What they use is measured on its own, so it is in no time alone, and not learned
-as contention between jobs.
+alone, correct the contention of k jobs.
 """
 
 from collections.abc import Iterable
@@ -227,17 +225,14 @@ def _startup_left_ns(pool: Pool, member: Member, kind: str, size_bytes: int) -> 
 def observe(pool: Pool, member: Member, compute_ns: int) -> tuple[Pool, Member]:
     """Return pool and member after a training step of this job computed for `compute_ns`.
 
-    Alone, this is the new time of the job's operators alone, without the slowdown by other programs, and its
-    trade-offs are scaled to it. A time beside other jobs counts as alone if it is less: no job is faster beside
-    others, and a calibration overestimates by up to a third. It also is the time of waiting jobs with the same graph.
-    Otherwise it corrects the contention. A slowdown beyond the number of jobs, where other programs count like jobs,
-    has other causes, and is not counted.
+    Alone, this is the new time of the job's operators alone, and its trade-offs are scaled to it. A time beside other
+    jobs counts as alone if it is less: no job is faster beside others, and a calibration overestimates by up to a
+    third. It also is the time of waiting jobs with the same graph. Otherwise it corrects the contention. A slowdown
+    beyond the number of jobs has other causes, and is not counted.
     """
     if pool.sharing is not Sharing.COMPLETION or member.alone_ns <= 0 or compute_ns <= 0:
         return pool, member
     jobs = len(pool.at(JobStage.RUNNING))
-    if jobs < 2:
-        compute_ns = max(1, round(compute_ns / pool.contention.slowdown(1, compute_ns)))
     if jobs < 2 or compute_ns < member.alone_ns:
         kind = _kind(member)
         members = tuple(
@@ -247,7 +242,7 @@ def observe(pool: Pool, member: Member, compute_ns: int) -> tuple[Pool, Member]:
             for m in pool.members
         )
         return replace(pool, members=members), _with_alone_time(member, compute_ns)
-    slowdown = min(pool.contention.load.as_jobs(jobs), compute_ns / member.alone_ns)
+    slowdown = min(jobs, compute_ns / member.alone_ns)
     return replace(pool, contention=pool.contention.observed(jobs, slowdown, member.alone_ns)), member
 
 

@@ -80,7 +80,6 @@ from indb_tensile.scheduler.admission.events import (
 from indb_tensile.scheduler.admission.exit_outcome import outcome_of
 from indb_tensile.scheduler.admission.fair_turns import begin_turn, credit, enter
 from indb_tensile.scheduler.admission.idle_devices import hand_over
-from indb_tensile.scheduler.admission.load_change import note_load
 from indb_tensile.scheduler.admission.measurements import note_change, record_measurement
 from indb_tensile.scheduler.admission.memory_correction import correct_memory, place_again
 from indb_tensile.scheduler.admission.oversized_job import least_limit
@@ -208,7 +207,6 @@ def _fold(decision: Decision, event: Event) -> None:  # noqa: C901 - a table: on
         case Tick():
             decision.pool = expect_free(decision.pool)
             tick(decision, event)
-            note_load(decision, event.core_use)
         case Stop():
             _stop(decision)
 

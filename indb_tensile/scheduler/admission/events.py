@@ -6,7 +6,6 @@ from enum import StrEnum
 
 from indb_tensile.job import Blame, ClaimedJob, ClaimToken, JobId
 from indb_tensile.scheduler.admission.pool import Fault, TrainerId
-from indb_tensile.scheduler.completion.other_load import CoreUse
 from indb_tensile.scheduler.graph import StepGraph
 from indb_tensile.scheduler.outgrown_operator import OutgrownOperator
 
@@ -284,13 +283,11 @@ class QueueChange:
 class Tick:
     """Time to look at the queue again. `now_s` is the time of a clock that never goes back; None: it is as before.
 
-    `time_of_day` is for people. `core_use` is what other programs use of a device that is made of processor cores, as
-    a mean over the last seconds in which jobs computed; None: it is as before.
+    `time_of_day` is for people.
     """
 
     now_s: float | None = None
     time_of_day: str = ""
-    core_use: CoreUse | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

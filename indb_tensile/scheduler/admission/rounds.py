@@ -74,9 +74,7 @@ def _look(decision: Decision) -> None:
     if pool.improvable and is_worth_improving(pool):
         return
     present = tuple(member.plan.plans for member in running if member.plan is not None)
-    # Without what other programs use: a change of that would change the question while the planner answers it.
-    slowdown = pool.contention.of_jobs().slowdown(len(running))
-    compute = Compute.TURNS if slowdown > (1 + len(running)) / 2 else Compute.OVERLAP
+    compute = Compute.TURNS if pool.contention.slowdown(len(running)) > (1 + len(running)) / 2 else Compute.OVERLAP
     try:
         plans = decision.planner.plan_round(
             tuple(replace(beside(pool, planned(member)), graph_share=member.graph_share) for member in running),

@@ -1,14 +1,12 @@
 """Record which jobs run side by side, with the system throughput that is foretold for them and that is measured.
 
 System throughput (STP, Eyerman and Eeckhout 2008) is the sum over the jobs of their speed beside the others, relative
-to their speed alone with all the memory. One job alone has a throughput of 1, and so have jobs that take turns. What
-other programs use of the device counts in both speeds.
+to their speed alone with all the memory. One job alone has a throughput of 1, and so have jobs that take turns.
 
 A job belongs to the set from the first plan that its trainer follows. Before that plan the trainer creates the job's
 state and copies it to the device, which may take seconds. Jobs whose rows are read, whose graphs are captured or
 calibrated, or whose state is created, compute too. If the device is the processor, they compute with the device's
 cores: each of them slows the set down like one more job, and the set is foretold anew whenever their number changes.
-It is not foretold anew when other programs use more or less of the cores: that may change all the time.
 """
 
 from dataclasses import replace
@@ -80,7 +78,7 @@ def _measured_speed(pool: Pool, member: Member, iteration_ns: int) -> float:
     The work between iterations takes as long as alone, unless it computes with the device and is slowed down like the
     iteration.
     """
-    alone_ns = _alone_ns(pool, member)
+    alone_ns = _alone_ns(member)
     if pool.prepares_on_device:
         return alone_ns / iteration_ns
     rest_ns = between_ns(pool, member)
@@ -92,19 +90,15 @@ def _foretold_speed(pool: Pool, member: Member, computing: int) -> float:
     plan = member.target.plan if member.target is not None else member.plan
     if plan is None:
         return 0.0
-    rest_ns = between_ns(pool, member)
-    if pool.prepares_on_device:
-        rest_ns *= pool.contention.slowdown(1, member.alone_ns)
-    return (_alone_ns(pool, member) + rest_ns) / planned_step_ns(pool, member, plan, computing)
+    return (_alone_ns(member) + between_ns(pool, member)) / planned_step_ns(pool, member, plan, computing)
 
 
-def _alone_ns(pool: Pool, member: Member) -> float:
-    """Return the time of an iteration alone with all the memory, beside what other programs use of the device now.
+def _alone_ns(member: Member) -> float:
+    """Return the time of an iteration alone with all the memory.
 
     Without trade-offs, which only foretold completion needs, it is the time of the operators and of the upload.
     """
-    slowdown = pool.contention.slowdown(1, member.alone_ns)
     plan = member.target.plan if member.target is not None else member.plan
     if member.trade_offs:
-        return member.trade_offs[0].beside_others_ns(slowdown)
-    return slowdown * member.alone_ns + (plan.forecast.upload_ns if plan is not None else 0)
+        return member.trade_offs[0].iteration_ns
+    return member.alone_ns + (plan.forecast.upload_ns if plan is not None else 0)

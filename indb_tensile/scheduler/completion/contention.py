@@ -10,9 +10,6 @@ Beside other jobs it then comes back to cold caches. This cost is one of the ste
 two cores, such a step of 1.5 ms needs 1.2 times as much processor time beside three others and 1.3 times as much
 beside seven, and products of matrices 1.02 times (docs/developer/sharing.md). So it is measured as the contention of
 a *short step*, and a job has a share of it: the time of that reference step over the time of the job's own step.
-
-Programs that are no jobs may use a part of the device's cores as well (other_load.py). Jobs then slow each other down
-like more jobs would.
 """
 
 from bisect import bisect_left
@@ -20,7 +17,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from indb_tensile.errors import InvariantError
-from indb_tensile.scheduler.completion.other_load import CoreUse, OtherLoad
 
 NEW_WEIGHT = 0.25  # weight of an observation, which is noisy, because jobs come and go meanwhile
 
@@ -34,14 +30,12 @@ class Contention:
     `points` are pairs of a number of jobs and the factor, of steps so long that what they cost beside their operators
     does not count. Between two pairs, the factor is interpolated. Beyond the last pair, all jobs together do as much
     work as at the last pair. `short_points` are those of a step that takes `short_ns` alone. Both are left out if no
-    short step was measured; then all steps have the same factor. All points are those of jobs alone on the device;
-    `load` is what other programs use of it.
+    short step was measured; then all steps have the same factor.
     """
 
     points: Points
     short_points: Points = ()
     short_ns: int = 0
-    load: OtherLoad = OtherLoad()  # noqa: RUF009 - it is immutable
 
     def __post_init__(self) -> None:
         for points in (self.points, self.short_points) if self.short_points else (self.points,):
@@ -56,18 +50,16 @@ class Contention:
     def slowdown(self, jobs: int, step_ns: float = float("inf")) -> float:
         """Return the factor for this number of jobs, for a job whose step computes for `step_ns` alone.
 
-        It relates to the job alone, without other programs. It is at least 1, and never falls with more jobs or with
-        more load.
+        It is at least 1 and never falls with more jobs.
         """
         return self.slowdowns(jobs, (step_ns,))[0]
 
     def slowdowns(self, jobs: int, steps_ns: Iterable[float]) -> list[float]:
         """Return the factor for this number of jobs of each of these steps. Searches of sets call this often."""
-        sharing = self.load.as_jobs(jobs)
-        factor = _at(self.points, sharing)
+        factor = _at(self.points, jobs)
         if not self.short_points:
             return [factor for _ in steps_ns]
-        added = _at(self.short_points, sharing) - factor
+        added = _at(self.short_points, jobs) - factor
         return [factor + self.short_share(step_ns) * added for step_ns in steps_ns]
 
     def short_share(self, step_ns: float) -> float:
@@ -82,8 +74,7 @@ class Contention:
 
         The factors of long and of short steps are corrected by the parts that they have in this step. Larger numbers
         of jobs are corrected by the same ratio, because the cause probably affects more jobs as well. Smaller numbers
-        stay as they are, because the cause may be the number of jobs itself. What other programs use of the device is
-        in the observation and in the factor that it is compared with, so it is not learned.
+        stay as they are, because the cause may be the number of jobs itself.
         """
         if jobs < 2:
             return self
@@ -97,17 +88,8 @@ class Contention:
             short_points=_corrected(self.short_points, jobs, 1 + weight * share * error),
         )
 
-    def beside(self, use: CoreUse) -> "Contention":
-        """Return the contention after this measurement of what other programs use of the device."""
-        load = self.load.measured(use)
-        return self if load == self.load else replace(self, load=load)
 
-    def of_jobs(self) -> "Contention":
-        """Return the contention without what other programs use."""
-        return replace(self, load=OtherLoad())
-
-
-def _at(points: Points, jobs: float) -> float:
+def _at(points: Points, jobs: int) -> float:
     """Return the interpolated factor for this number of jobs. It never falls with more jobs."""
     numbers = [number for number, _ in points]
     at = bisect_left(numbers, jobs)

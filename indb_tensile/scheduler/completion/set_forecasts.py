@@ -72,7 +72,7 @@ class SetForecasts:
         self._known_estimates: dict[int, _Estimate | None] = {}
         self._kinds = _kinds(demands)
         self._corrected = dict(map(self._by_kind, (corrections or {}).items()))
-        self._alone_ns = [self._of_job_alone_ns(demand) for demand in demands]
+        self._alone_ns = [demand.alone_ns for demand in demands]
         self._throughputs: dict[int, float] = {}
         self._curves = [MemoryCurve(demand.trade_offs, device.region_bytes) for demand in demands]
         self._slow = {slow.kinds: slow.slowdowns for slow in device.slow_sets}
@@ -100,10 +100,7 @@ class SetForecasts:
         return self._known_parts[part]
 
     def throughput(self, jobs: int) -> float:
-        """Return the system throughput (STP) of the set: the sum of the jobs' speeds relative to alone.
-
-        Other programs use as much of the device while a job is alone.
-        """
+        """Return the system throughput (STP) of the set: the sum of the jobs' speeds relative to alone."""
         known = self._throughputs.get(jobs)
         if known is None:
             rows = zip(members(jobs), self.step_ns(jobs) or (), strict=False)  # no rows if the set cannot run
@@ -118,11 +115,6 @@ class SetForecasts:
         edges_ns, alone_ns = demand.startup_ns + demand.closing_ns, demand.steps_left * self._alone_ns[job]
         allowed_ns = self.device.max_slowdown * alone_ns + (self.device.max_slowdown - 1) * edges_ns
         return demand.steps_left * step_ns > allowed_ns
-
-    def _of_job_alone_ns(self, demand: JobDemand) -> float:
-        """Return the time of a step alone with all the memory, beside what other programs use of the device now."""
-        point = demand.trade_offs[0]
-        return point.beside_others_ns(self.device.contention.slowdown(1, point.compute_ns))
 
     def fit_unplanned(self, jobs: int) -> bool:
         """Return whether the jobs fit side by side without plans."""

@@ -1,7 +1,6 @@
 """Jobs are let in by foretold completion: beside others only if all jobs then end earlier."""
 
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from typing import Any
 
 from hypothesis import given
@@ -10,12 +9,11 @@ from hypothesis import strategies as st
 from indb_tensile.job import ClaimedJob, ClaimToken, JobId
 from indb_tensile.scheduler.admission.admission_orders import RecordMeasurement, RecordSet, SendPlans, SetWaitsFor
 from indb_tensile.scheduler.admission.completion_rule import demand_of, observe, planned_step_ns
-from indb_tensile.scheduler.admission.events import Adoption, Capture, Finish, StepsLeft, Tick
+from indb_tensile.scheduler.admission.events import Adoption, Capture, Finish, StepsLeft
 from indb_tensile.scheduler.admission.pool import JobStage, Member, Pool, Sharing, TrainerId
 from indb_tensile.scheduler.admission.trainer_assignment import MOST_OVERTAKEN
-from indb_tensile.scheduler.completion.contention import Contention, of_cores
+from indb_tensile.scheduler.completion.contention import Contention
 from indb_tensile.scheduler.completion.demand import TradeOff
-from indb_tensile.scheduler.completion.other_load import CoreUse, OtherLoad
 from indb_tensile.scheduler.graph import OpIndex, Stage
 from indb_tensile.scheduler.plan import Execution, Infeasible, Plan
 from indb_tensile.scheduler.planner import JobPlan
@@ -211,82 +209,6 @@ def test_measurements_alone_are_the_jobs_time_alone() -> None:
     controller.send(measurement(trainer, 2000))
     assert controller.pool.members[0].alone_ns == 2000
     assert controller.pool.contention == _NO_CONTENTION
-
-
-def test_slowdown_by_other_programs_is_in_no_time_alone() -> None:
-    half_a_core = replace(of_cores(2, 1), load=OtherLoad(cores=2, used_cores=1.5))
-    controller = _controller(8, contention=half_a_core)
-    trainer = _capture(controller, job(1), 4)
-    (member,) = controller.pool.members
-    assert member.plan is not None
-    assert planned_step_ns(controller.pool, member, member.plan, 1) == 2000
-    controller.send(measurement(trainer, 6000))
-    assert controller.pool.members[0].alone_ns == 3000, "the job has half a core"
-    assert controller.pool.contention == half_a_core
-
-
-def test_slowdown_by_other_programs_is_not_learned_as_contention() -> None:
-    watched = replace(of_cores(2, 1), load=OtherLoad(cores=2, used_cores=0.4, beside_jobs=2.0))
-    controller = _controller(8, contention=watched)
-    trainers = [_capture(controller, job(number), 4) for number in (1, 2)]
-    for _ in range(10):
-        for trainer in trainers:
-            controller.send(measurement(trainer, 1250))  # 1,000 ns alone, and two jobs on 1.6 cores
-            controller.adopt_all()
-    assert controller.pool.contention == watched
-    for _ in range(40):
-        for trainer in trainers:
-            controller.send(measurement(trainer, 1875))
-            controller.adopt_all()
-    taught = controller.pool.contention
-    assert 1.86 < taught.slowdown(2) <= 1.875
-    assert 1.3 < taught.of_jobs().slowdown(2) < 1.5
-
-
-def _beside_programs(used_cores: float) -> FakeController:
-    """Return a controller of two cores, on which one job runs, and one has come while others used so many cores."""
-    controller = _controller(8, contention=replace(of_cores(2, 1), load=OtherLoad(cores=2)))
-    _capture(controller, job(1), 4)
-    controller.send(Tick(now_s=1.0, core_use=CoreUse(used_cores=used_cores, beside_jobs=4.0)))
-    _capture(controller, job(2), 4)
-    return controller
-
-
-def test_a_job_waits_while_other_programs_leave_one_core_and_starts_when_they_have_left() -> None:
-    controller = _beside_programs(1.0)
-    assert _stages(controller) == {1: JobStage.RUNNING, 2: JobStage.WAITING}
-    controller.send(Tick(now_s=2.0, core_use=CoreUse(used_cores=0.6, beside_jobs=4.0)))
-    assert _stages(controller)[2] is JobStage.WAITING, "hardly more is left"
-    controller.send(Tick(now_s=3.0, core_use=CoreUse(used_cores=0.4, beside_jobs=4.0)))
-    assert _stages(controller) == {1: JobStage.RUNNING, 2: JobStage.RUNNING}
-
-
-def test_a_second_job_starts_beside_programs_that_would_give_way_to_it() -> None:
-    controller = _controller(8, contention=replace(of_cores(2, 1), load=OtherLoad(cores=2)))
-    _capture(controller, job(1), 4)
-    controller.send(Tick(now_s=1.0, core_use=CoreUse(used_cores=1.4, beside_jobs=1.0)))
-    _capture(controller, job(2), 4)
-    assert _stages(controller) == {1: JobStage.RUNNING, 2: JobStage.RUNNING}
-
-
-@given(used=st.lists(st.floats(0.0, 1.0), min_size=1, max_size=20))
-def test_what_other_programs_use_makes_a_choice_only_if_a_quarter_of_the_cores_was_left_since_the_last(
-    used: list[float],
-) -> None:
-    controller = _controller(4, contention=replace(of_cores(2, 1), load=OtherLoad(cores=2)))
-    _capture(controller, job(1), 4)
-    controller.send(Tick(now_s=1.0, core_use=CoreUse(used_cores=1.0, beside_jobs=4.0)))
-    _capture(controller, job(2), 4)
-    stages, choices = _stages(controller), [controller.pool.last_choice]
-    for number, used_cores in enumerate(used, start=2):
-        orders = controller.send(Tick(now_s=float(number), core_use=CoreUse(used_cores=used_cores, beside_jobs=4.0)))
-        assert not orders_of_type(orders, SendPlans)
-        assert (_stages(controller), controller.pool.due) == (stages, None)
-        assert abs(controller.pool.contention.load.used_cores - used_cores) <= 0.1 + 1e-9
-        if controller.pool.last_choice != choices[-1]:
-            choices.append(controller.pool.last_choice)
-    loads = [choice.device.contention.load.used_cores for choice in choices if choice is not None]
-    assert all(later < earlier - 0.5 for earlier, later in pairwise(loads))
 
 
 def test_operators_that_are_much_slower_than_foretold_leave_no_plan_that_needs_more_memory_and_more_time() -> None:

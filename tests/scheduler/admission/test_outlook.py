@@ -9,11 +9,10 @@ from hypothesis import strategies as st
 
 from indb_tensile.job import JobId
 from indb_tensile.scheduler.admission.completion_rule import demand_of
-from indb_tensile.scheduler.admission.events import Capture, Tick
+from indb_tensile.scheduler.admission.events import Capture
 from indb_tensile.scheduler.admission.outlook import foretell_start, outlook_of
 from indb_tensile.scheduler.admission.pool import JobStage, Member, Sharing
-from indb_tensile.scheduler.completion.contention import Contention, of_cores
-from indb_tensile.scheduler.completion.other_load import CoreUse, OtherLoad
+from indb_tensile.scheduler.completion.contention import Contention
 from tests.scheduler.admission.fake_controller import FakeController, graph, job
 from tests.scheduler.admission.test_completion_rule import TimedPlanner
 
@@ -87,19 +86,3 @@ def test_there_is_no_outlook_where_another_rule_decides(rules: dict[str, Any]) -
     controller = _controller(_SLOW, **rules)
     _capture(controller, 1, 4, 100.0)
     assert outlook_of(controller.pool) is None
-
-
-def test_a_job_is_foretold_to_end_later_beside_other_programs() -> None:
-    controller = _controller(_FAST, contention=replace(of_cores(2, 1), load=OtherLoad(cores=2)))
-    running = _capture(controller, 1, 4, 100)
-    ends_ns, slowdowns = [], []
-    for used_cores in (0.0, 0.4, 0.8):
-        controller.send(Tick(core_use=CoreUse(used_cores=used_cores, beside_jobs=4.0)))
-        outlook = outlook_of(controller.pool)
-        assert outlook is not None
-        forecast = foretell_start(outlook, demand_of(controller.pool, running))
-        assert forecast is not None
-        ends_ns.append(forecast.end_ns)
-        slowdowns.append([round(factor, 6) for _, factor in forecast.slowdowns])
-    assert ends_ns == pytest.approx([100_000, 125_000, 166_667], rel=1e-3)
-    assert slowdowns == [[1.0], [1.25], [1.666667]], "beside the job, relative to now"

@@ -7,10 +7,9 @@ import pytest
 
 from indb_tensile.job import ClaimToken, JobId
 from indb_tensile.scheduler.admission.admission_orders import LeaveSet, Order, RecordMeasurement, RecordSet
-from indb_tensile.scheduler.admission.events import Adoption, Exit, Failure, Finish, Parking, PauseChange, Tick
+from indb_tensile.scheduler.admission.events import Adoption, Exit, Failure, Finish, Parking, PauseChange
 from indb_tensile.scheduler.admission.pool import Fault, TrainerId
 from indb_tensile.scheduler.completion.contention import Contention, of_cores
-from indb_tensile.scheduler.completion.other_load import CoreUse, OtherLoad
 from tests.scheduler.admission.fake_controller import FakeController, job, measurement, orders_of_type
 
 _TWO_CORES = of_cores(2, 1)
@@ -67,44 +66,6 @@ def test_jobs_that_are_prepared_by_the_host_do_not_slow_a_gpu_down() -> None:
     for number in (2, 3):
         controller.claim(job(number))
     assert controller.foretold == [(1, 1.0)]
-
-
-_WATCHED_CORES = replace(_TWO_CORES, load=OtherLoad(cores=2))
-
-
-def test_what_other_programs_use_of_the_cores_counts_from_the_next_set_on() -> None:
-    controller = Watched(contention=_WATCHED_CORES)
-    for number in (1, 2):
-        controller.start(number, 4)
-    assert controller.foretold[-1] == (2, 2.0)
-    recorded = len(controller.foretold)
-    for used_cores in (0.8, 0.2, 1.0):
-        controller.send(Tick(now_s=1.0, core_use=CoreUse(used_cores=used_cores, beside_jobs=4.0)))
-    assert len(controller.foretold) == recorded, "other programs alone begin no set"
-    third = controller.claim(job(3))
-    assert controller.foretold[recorded:] == [(2, 0.667)], "three jobs on one core, of which two train"
-    controller.send(Exit(trainer=third, code=1))
-    assert controller.foretold[-1] == (2, 1.0), "as in turns"
-
-
-def test_little_that_other_programs_use_is_taken_for_noise() -> None:
-    controller = Watched(contention=_WATCHED_CORES)
-    controller.start(1, 4)
-    for used_cores in (0.1, 0.0, 0.09):
-        controller.send(Tick(now_s=1.0, core_use=CoreUse(used_cores=used_cores, beside_jobs=4.0)))
-        assert controller.pool.contention == _WATCHED_CORES
-    controller.start(2, 4)
-    assert controller.foretold[-1] == (2, 2.0)
-
-
-def test_both_speeds_of_a_set_relate_to_a_job_alone_beside_the_same_programs() -> None:
-    controller = Watched(contention=replace(_WATCHED_CORES, load=OtherLoad(cores=2, used_cores=1.2, beside_jobs=2.0)))
-    trainers = [controller.start(number, 4) for number in (1, 2)]
-    assert controller.foretold[-1] == (2, 1.0), "0.8 cores are left, for one job or for two"
-    for trainer in trainers:  # 1,000 ns on a core, 1,250 on 0.8 cores, and 2,500 for each of two jobs
-        controller.send_twice(replace(measurement(trainer, 2500), iteration_ns=2500))
-    (recorded,) = orders_of_type(controller.orders, RecordMeasurement)
-    assert recorded.throughput == pytest.approx(1.0)
 
 
 def test_job_that_is_prepared_in_vain_leaves_the_throughput_as_it_was() -> None:

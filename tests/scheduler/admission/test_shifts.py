@@ -20,7 +20,6 @@ from indb_tensile.scheduler.admission.events import (
 )
 from indb_tensile.scheduler.admission.pool import JobStage, Sharing, TrainerId
 from indb_tensile.scheduler.completion.contention import Contention
-from indb_tensile.scheduler.completion.other_load import CoreUse, OtherLoad
 from indb_tensile.scheduler.link import Link
 from tests.nightly import some_examples
 
@@ -307,13 +306,9 @@ def test_a_set_that_is_as_fast_as_foretold_stays() -> None:
 def test_every_job_has_its_first_step_in_time_and_ends_and_changes_are_rare(
     jobs: list[tuple[int, int, int]], data: st.DataObject
 ) -> None:
-    """Simulate a second at a time: jobs arrive, train, make way and end. Step times have noise, and other programs
-    use now more and now less of the processor cores.
-    """
+    """Simulate a second at a time: jobs arrive, train, make way and end. Step times have noise."""
     first_step_s = 30.0
-    watched = replace(_TURNS, load=OtherLoad(cores=8, threads=8))
-    controller = _controller(max_jobs=8, parked_jobs=7, first_step_s=first_step_s, contention=watched)
-    used = data.draw(st.lists(st.floats(0.0, 4.0), min_size=5, max_size=5))
+    controller = _controller(max_jobs=8, parked_jobs=7, first_step_s=first_step_s)
     arrivals = sorted(
         (at_s, number, float(steps), owner) for number, (at_s, steps, owner) in enumerate(jobs, start=1)
     )
@@ -324,8 +319,7 @@ def test_every_job_has_its_first_step_in_time_and_ends_and_changes_are_rare(
     while arrivals or controller.pool.members:
         now_s += 1.0
         assert now_s < 5_000, f"stuck: {_stages(controller)}"
-        use = CoreUse(used_cores=used[int(now_s) % len(used)], beside_jobs=2.0)
-        controller.send(Tick(now_s=now_s, core_use=use))
+        controller.send(Tick(now_s=now_s))
         parks += _settle(controller)
         while arrivals and arrivals[0][0] <= now_s:
             _, number, steps, owner = arrivals.pop(0)
