@@ -1,6 +1,6 @@
 """Check the factors by which jobs slow each other down."""
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from indb_tensile.scheduler.completion.contention import Contention
@@ -9,6 +9,7 @@ _FACTORS = st.lists(st.floats(0.5, 8.0), min_size=3, max_size=3)
 
 
 @given(_FACTORS, _FACTORS, st.integers(1, 20), st.floats(0.1, 10.0))
+@example([1.0, 8.0, 2.0], [1.0, 8.0, 2.0], 8, 1.0)
 def test_no_job_is_faster_beside_more_jobs(
     long_factors: list[float], short_factors: list[float], jobs: int, steps: float
 ) -> None:
