@@ -1,4 +1,4 @@
-"""The names of modules and of public classes are each used once, so that they can be found by their names alone."""
+"""Names of modules and public classes are each used once, and variables have names that say what they are."""
 
 import re
 from collections import defaultdict
@@ -11,6 +11,19 @@ _ROOT = Path(indb_tensile.__file__).parents[1]
 _CLASS = re.compile(
     r"^class ([A-Za-z]\w*)", re.MULTILINE
 )  # a public class of a module; parsing it takes a second more
+
+_WORDS = "(?:found|given|one|told)"
+# an assignment, a loop and a lambda; parsing all files takes seconds
+_VAGUE = re.compile(
+    rf"^ *{_WORDS}(?:, \w+)*(?:: [\w\[\], ]+)? \+?= "
+    rf"|\bfor {_WORDS}(?:, \w+)* in\b|\blambda {_WORDS}:",
+    re.MULTILINE,
+)
+
+
+def test_no_variable_has_a_name_that_says_nothing() -> None:
+    files = [*_modules(), *sorted((_ROOT / "tests").rglob("*.py"))]
+    assert {str(path.relative_to(_ROOT)): _VAGUE.findall(path.read_text()) for path in files if _is_vague(path)} == {}
 
 
 def test_no_two_modules_define_a_public_class_of_the_same_name() -> None:
@@ -40,3 +53,7 @@ def _classes() -> Iterator[tuple[str, str]]:
 def _modules() -> Iterator[Path]:
     for folder in ("indb_tensile", "worker"):
         yield from sorted((_ROOT / folder).rglob("*.py"))
+
+
+def _is_vague(path: Path) -> bool:
+    return _VAGUE.search(path.read_text()) is not None

@@ -89,8 +89,8 @@ def up(as_json: bool, **arguments: Any) -> None:
         warn(f"the state is kept in {place.directory}: {place.reason}")
     for reason in unused_variable_notices(os.environ, place.settings):
         warn(reason)
-    given = {name: value for name, value in arguments.items() if value is not None}
-    options = with_named_device(given, os.environ)
+    chosen = {name: value for name, value in arguments.items() if value is not None}
+    options = with_named_device(chosen, os.environ)
     with place.locked(warn):
         document = document_of(place.settings)
         store_options(document, options)

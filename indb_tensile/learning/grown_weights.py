@@ -52,7 +52,7 @@ class Growth:
         cls, module: nn.Module, preprocessor: Preprocessor, old_module: nn.Module, old_preprocessor: Preprocessor
     ) -> "Growth":
         """Return what the network has more than the old one. The preprocessors say what inputs and outputs mean."""
-        found = [
+        grown = [
             GrownDimension.of(preprocessor.target.labels, old_preprocessor.target.labels),
             GrownDimension.of(preprocessor.outputs, old_preprocessor.outputs),
         ]
@@ -65,10 +65,10 @@ class Growth:
                 _grown_keys(old_module, old_embedding, old_preprocessor),
                 strict=True,
             )
-            found += [GrownDimension.of(keys, old_keys) for keys, old_keys in pairs]
+            grown += [GrownDimension.of(keys, old_keys) for keys, old_keys in pairs]
             names, before = embedding.state_dict(), old_embedding.state_dict()
             new_tensors = {f"{prefix}.{name}" for name in names.keys() - before.keys()}
-        return cls(dimensions=tuple(own for own in found if own is not None), new_tensors=frozenset(new_tensors))
+        return cls(dimensions=tuple(own for own in grown if own is not None), new_tensors=frozenset(new_tensors))
 
     def places(self, shape: torch.Size, old_shape: torch.Size) -> list[Sequence[int]] | None:
         """Return where the entries of a tensor of the version go, by dimension; None if the shapes do not fit.

@@ -103,9 +103,9 @@ def _sorted(labels: set[str]) -> tuple[str, ...]:
     return tuple(sorted(labels, key=lambda label: (int(label) if numeric else 0, label)))
 
 
-def merged_labels(one: Sequence[str], other: Sequence[str]) -> tuple[str, ...]:
+def merged_labels(first: Sequence[str], other: Sequence[str]) -> tuple[str, ...]:
     """Return the labels of both, sorted as those of one target are."""
-    return _sorted({*one, *other})
+    return _sorted({*first, *other})
 
 
 def _equal_sets(values: np.ndarray[tuple[int, ...], np.dtype[np.generic]], first: object) -> bool:

@@ -87,9 +87,9 @@ class TimmNetwork(nn.Module):
         self.network.train()
         shape = tuple(result.shape) if isinstance(result, Tensor) else None
         if shape != (2, outputs):
-            given = f"gives {list(shape[1:])} per row" if shape else "gives no tensor"
+            outcome = f"gives {list(shape[1:])} per row" if shape else "gives no tensor"
             raise RequestError(
-                f'architecture timm: network "{self._name}" {given}, the task needs {[outputs]}',
+                f'architecture timm: network "{self._name}" {outcome}, the task needs {[outputs]}',
                 hint="Choose a network that classifies images, such as resnet18.",
             )
 

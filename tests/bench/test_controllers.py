@@ -110,7 +110,7 @@ def draw_mix(seed: int) -> list[DevicesJob]:
         )
         for _ in range(14)
     ]
-    return sorted(mix, key=lambda one: one.trace.arrival_ns)
+    return sorted(mix, key=lambda entry: entry.trace.arrival_ns)
 
 
 @pytest.mark.nightly
@@ -136,7 +136,7 @@ def test_gang_of_all_devices_trains_although_single_jobs_keep_them_busy(
     arrivals = sorted(chance.uniform(0, 3_000) for _ in range(round(3 * 3 * 3_000 / run_s)))
     jobs = [DevicesJob(trace=job(at_s, chance.uniform(0.5, 1.5) * run_s)) for at_s in arrivals]
     jobs.append(DevicesJob(trace=job(400, 60), devices=3))
-    jobs.sort(key=lambda one: one.trace.arrival_ns)
+    jobs.sort(key=lambda entry: entry.trace.arrival_ns)
     outcome = run(database, jobs, controllers=3, sharing=sharing, places=places, until_s=3_000)
     (gang,) = (course for course in outcome.courses if course.devices == 3)
     assert gang.began_s is not None, "it starves"
@@ -148,7 +148,7 @@ def test_gang_of_all_devices_trains_although_single_jobs_keep_them_busy(
 def test_single_jobs_do_not_starve_behind_gangs_that_follow_each_other(database: Database) -> None:
     gangs = [DevicesJob(trace=job(60 * k, 60), devices=2) for k in range(40)]
     singles = [DevicesJob(trace=job(100 + 200 * k, 30)) for k in range(5)]
-    jobs = sorted([*gangs, *singles], key=lambda one: one.trace.arrival_ns)
+    jobs = sorted([*gangs, *singles], key=lambda entry: entry.trace.arrival_ns)
     outcome = run(database, jobs, controllers=2, until_s=2_400)
     assert all(course.ended_s is not None for course in outcome.courses if course.devices == 1)
 
@@ -163,13 +163,13 @@ def test_makespan_of_four_controllers_is_about_a_fourth_of_that_of_one(
     shared = run(database, jobs, controllers=4)
     for outcome in (alone, shared):
         check_ended(outcome, jobs)
-    longest_s = max(one.trace.alone_ns for one in jobs) / SECOND_NS
+    longest_s = max(entry.trace.alone_ns for entry in jobs) / SECOND_NS
     assert shared.makespan_s <= 1.25 * max(alone.makespan_s / 4, longest_s), "of 200 jobs it is 1.1"
 
 
 def test_gangs_come_among_single_jobs_in_the_order_of_arrivals() -> None:
     jobs = arriving([job(0, 1)], until_s=600, mean_s=60, load=1.0, devices=4, gangs=3, seed=0)
-    assert [one.devices for one in jobs if one.devices > 1] == [2, 3, 4]
+    assert [entry.devices for entry in jobs if entry.devices > 1] == [2, 3, 4]
     assert len(jobs) == 43
-    arrivals = [one.trace.arrival_ns for one in jobs]
+    arrivals = [entry.trace.arrival_ns for entry in jobs]
     assert arrivals == sorted(arrivals)

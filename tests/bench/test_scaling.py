@@ -74,7 +74,7 @@ def test_a_cluster_without_a_network_is_refused() -> None:
 @pytest.mark.nightly
 def test_each_number_of_ranks_has_a_row(capsys: pytest.CaptureFixture[str]) -> None:
     scaling.main(["--models", "lstm", "--batch", "2", "--ranks", "1", "16", "--json"])
-    one, many = map(json.loads, capsys.readouterr().out.splitlines())
-    assert (one["ranks"], many["ranks"], one["ddp_efficiency"]) == (1, 16, 1.0)
+    single, many = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (single["ranks"], many["ranks"], single["ddp_efficiency"]) == (1, 16, 1.0)
     assert many["published"] is None
-    assert one["ddp_ms"] == one["fast_ms"] == one["exact_ms"] < many["ddp_ms"]
+    assert single["ddp_ms"] == single["fast_ms"] == single["exact_ms"] < many["ddp_ms"]

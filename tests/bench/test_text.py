@@ -58,11 +58,11 @@ def test_epochs_of_several_lengths_are_compared_with_epochs_of_one() -> None:
         )
     )
     table = section_table((" ".join((own.description, *own.needs)), own.section) for own in packages)
-    one, several = compare_buckets(table, "default", 3, epochs=2)
-    assert (one.lengths, one.token_share, one.speedup) == ("64", 1.0, 1.0)
+    single, several = compare_buckets(table, "default", 3, epochs=2)
+    assert (single.lengths, single.token_share, single.speedup) == ("64", 1.0, 1.0)
     assert several.lengths.endswith(" 64")
     assert several.token_share < 0.7
-    assert several.rows == one.rows
+    assert several.rows == single.rows
 
 
 @pytest.mark.parametrize("in_file", [False, pytest.param(True, marks=pytest.mark.nightly)])

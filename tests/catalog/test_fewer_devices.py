@@ -18,10 +18,10 @@ def train(connection: psycopg.Connection[Any], devices: int, **hyperparams: int)
     """Let new workers train a job together. Returns the job and the workers, of which the first leads."""
     workers = [register(connection) for _ in range(devices)]
     job = enqueue(connection, spec={"devices": devices, "hyperparams": hyperparams})
-    for one in [claim(connection, worker) for worker in workers]:
-        if not one.follows:
-            jobs.start_running(connection, one.job, one.claim)
-        ranks.enter_state(connection, one.job, one.claim, RankState.TRAINING)
+    for member in [claim(connection, worker) for worker in workers]:
+        if not member.follows:
+            jobs.start_running(connection, member.job, member.claim)
+        ranks.enter_state(connection, member.job, member.claim, RankState.TRAINING)
     return job, workers
 
 
@@ -74,7 +74,9 @@ def test_a_job_goes_on_with_fewer_devices_after_a_while(connection: psycopg.Conn
     claimed = [claim(connection, worker) for worker in workers[1:]]
     attempt = claimed[0].claim
     gangs = [ClaimedRank(rank=rank, ranks=2, attempt_claim=attempt) for rank in range(2)]
-    assert [(one.job, one.gang, one.spec.devices) for one in claimed] == [(job, gang, 3) for gang in gangs]
+    assert [(member.job, member.gang, member.spec.devices) for member in claimed] == [
+        (job, gang, 3) for gang in gangs
+    ]
     shown = "select distinct devices, asked_devices from tensile.stat_ranks where job_id = %s"
     assert connection.execute(shown, (job,)).fetchall() == [(2, 3)]
     events = "select detail from tensile.job_events where job_id = %s and kind = 'devices'"

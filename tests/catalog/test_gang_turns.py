@@ -70,9 +70,9 @@ def test_gang_that_waits_for_long_gets_places_that_single_jobs_would_take(connec
     assert connection.execute(waits, (gang,)).fetchone() == (text,)
     finish(connection, running[1])
     claimed = [claim(connection, worker) for worker in workers]
-    assert [one.job for one in claimed] == [gang, gang]
-    for one in claimed:
-        ranks.enter_state(connection, one.job, one.claim, RankState.TRAINING)
+    assert [member.job for member in claimed] == [gang, gang]
+    for member in claimed:
+        ranks.enter_state(connection, member.job, member.claim, RankState.TRAINING)
     jobs.start_running(connection, gang, claimed[0].claim)
     assert jobs.claim_job(connection, register(connection)) is not None
     assert turns(connection) == [], "a gang that trains holds nothing back"
@@ -204,8 +204,8 @@ def test_turn_is_as_long_as_its_devices_need_and_does_not_begin_while_they_need_
     connection: psycopg.Connection, left_s: float, makes_way: bool, turn: int | None
 ) -> None:
     workers, running = crowded(connection)
-    for one in running:
-        training(connection, one, left_s)
+    for member in running:
+        training(connection, member, left_s)
     if not makes_way:
         keep_device(connection, workers)
     gang = long_waiting(connection)
@@ -225,8 +225,8 @@ def test_turn_of_a_gang_that_has_not_lacked_memory_begins_while_its_devices_are_
     connection: psycopg.Connection,
 ) -> None:
     workers, running = crowded(connection)
-    for one in running:
-        training(connection, one, 9000)
+    for member in running:
+        training(connection, member, 9000)
     keep_device(connection, workers)
     gang = long_waiting(connection)
     finish(connection, running[0])
@@ -236,8 +236,8 @@ def test_turn_of_a_gang_that_has_not_lacked_memory_begins_while_its_devices_are_
 
 def test_gang_whose_devices_are_free_soon_has_its_turn_before_an_older_one(connection: psycopg.Connection) -> None:
     workers, running = crowded(connection, workers=3)
-    for one, left_s in zip(running, (10, 10, 9000), strict=True):
-        training(connection, one, left_s)
+    for member, left_s in zip(running, (10, 10, 9000), strict=True):
+        training(connection, member, left_s)
     keep_device(connection, workers)
     lack_memory(connection, long_waiting(connection, devices=3))
     younger = long_waiting(connection, devices=2)

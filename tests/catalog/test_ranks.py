@@ -48,8 +48,8 @@ def form(connection: psycopg.Connection[Any], devices: int) -> tuple[JobId, list
 
 
 def enter(connection: psycopg.Connection[Any], claimed: list[ClaimedJob], *entered: RankState) -> None:
-    for one, rank_state in zip(claimed, entered, strict=True):
-        ranks.enter_state(connection, one.job, one.claim, rank_state)
+    for member, rank_state in zip(claimed, entered, strict=True):
+        ranks.enter_state(connection, member.job, member.claim, rank_state)
 
 
 def keep_jobs_on_devices(connection: psycopg.Connection, worker: int | None = None) -> None:
@@ -72,14 +72,14 @@ def waits_for(connection: psycopg.Connection[Any], job: JobId) -> Any:
 def test_claim_offers_ranks_and_the_next_claims_of_other_workers_accept_them(connection: psycopg.Connection) -> None:
     job, workers, claimed = form(connection, 3)
     attempt = claimed[0].claim
-    assert [(one.job, one.gang) for one in claimed] == [
+    assert [(member.job, member.gang) for member in claimed] == [
         (job, ClaimedRank(rank=rank, ranks=3, attempt_claim=attempt)) for rank in range(3)
     ]
-    assert len({one.claim for one in claimed}) == 3
+    assert len({member.claim for member in claimed}) == 3
     assert rows(connection, job) == [(rank, worker, "preparing") for rank, worker in enumerate(workers)]
     assert [jobs.claim_job(connection, worker) for worker in workers] == [None] * 3
-    for worker, one in zip(workers, claimed, strict=True):
-        reply = jobs.beat(connection, worker, {one.job: one.claim})
+    for worker, member in zip(workers, claimed, strict=True):
+        reply = jobs.beat(connection, worker, {member.job: member.claim})
         assert (reply.lost, reply.strays) == ((), ())
 
 
@@ -151,8 +151,8 @@ def test_ranks_are_accepted_although_other_jobs_of_the_owner_wait_but_not_while_
     for _ in range(2):
         enqueue(connection)
     held = [claim(connection, other) for _ in range(2)]
-    for one in held:
-        jobs.set_phase(connection, one.job, one.claim, Phase.WAITING)
+    for member in held:
+        jobs.set_phase(connection, member.job, member.claim, Phase.WAITING)
     passed_over = frozenset({held[0].owner_oid})
     gang = enqueue_gang(connection, 2)
     assert claim(connection, leader).job == gang
@@ -203,10 +203,10 @@ def test_gang_goes_back_if_some_ranks_hold_memory_for_long_while_others_wait(con
     assert waits_for(connection, job) == (
         "all ranks to start at once, since rank 1 had not got memory while others held theirs"
     )
-    for worker, one in zip(workers, claimed, strict=True):
-        assert jobs.beat(connection, worker, {one.job: one.claim}).lost == (job,)
+    for worker, member in zip(workers, claimed, strict=True):
+        assert jobs.beat(connection, worker, {member.job: member.claim}).lost == (job,)
         with pytest.raises(LostClaimError):
-            ranks.enter_state(connection, one.job, one.claim, RankState.TRAINING)
+            ranks.enter_state(connection, member.job, member.claim, RankState.TRAINING)
 
 
 def test_rank_that_has_memory_last_leaves_the_first_one_no_more_time(connection: psycopg.Connection) -> None:
@@ -282,7 +282,7 @@ def test_values_are_shared_by_the_ranks_of_one_attempt_and_end_with_it(connectio
     assert len(secret) == 32
     ranks.put_value(connection, job, lead.claim, "address", b"\x00\xff")
     assert ranks.values(connection, job, follower.claim, ["address", "other"]) == {"address": b"\x00\xff"}
-    assert [ranks.add_value(connection, job, one.claim, "count", 2) for one in (lead, follower)] == [2, 4]
+    assert [ranks.add_value(connection, job, member.claim, "count", 2) for member in (lead, follower)] == [2, 4]
     assert [ranks.remove_value(connection, job, lead.claim, "count") for _ in range(2)] == [True, False]
     jobs.requeue(connection, job, lead.claim, "its controller stops")
     with pytest.raises(LostClaimError):

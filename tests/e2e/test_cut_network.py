@@ -153,4 +153,4 @@ def test_controller_that_was_cut_off_from_the_database_writes_nothing_after_its_
     check_wrote_nothing_after_its_lease(service, cut_off)
     versions = "select count(*) from tensile.model_versions where job_id = any (%s)"
     assert service.value(versions, taken) == 2
-    assert len({weights(service, one) for one in taken}) == 1
+    assert len({weights(service, model) for model in taken}) == 1

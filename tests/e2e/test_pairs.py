@@ -58,11 +58,11 @@ def test_pairs_are_learned_embedded_by_side_and_ranked(
     demo.execute("create table vectors as select (key ->> 'id')::int as id, embedding "
                  "from tensile_embed_table('fits', 'goods', side => 'item')")  # fmt: skip
     query = "tensile_embed('fits', s, side => 'query')"
-    found = rows(f"select s.id, inner_product({query}, v.embedding), tensile_predict('fits', s) "
+    answers = rows(f"select s.id, inner_product({query}, v.embedding), tensile_predict('fits', s) "
                  "from fitted_sales as s join goods as g using (product) join vectors as v on v.id = g.id "
                  "where s.id < 4")  # fmt: skip
-    assert len(found) == 3
-    for _, of_vectors, of_pair in found:
+    assert len(answers) == 3
+    for _, of_vectors, of_pair in answers:
         assert of_vectors == pytest.approx(of_pair, abs=1e-5)
     nearest = rows(f"""select product from vectors as v join goods using (id),
       (select {query} as embedding from fitted_sales as s where id = 1) as q

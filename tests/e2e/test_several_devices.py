@@ -156,8 +156,8 @@ def test_devices_without_memory_for_the_whole_state_divide_it(
     del gang
     small, wide = train(service, "gang", 2), train(service, "wide", 2, network=WIDE)
     assert service.until_ended(small, wide) == ["succeeded"] * 2
-    told = "select detail ->> 'divided' from tensile.job_events where job_id = %s and kind = 'optimizer_state'"
-    assert (service.value(told, small), service.value(told, wide)) == (None, "true")
+    recorded = "select detail ->> 'divided' from tensile.job_events where job_id = %s and kind = 'optimizer_state'"
+    assert (service.value(recorded, small), service.value(recorded, wide)) == (None, "true")
     assert weights(service, wide) == alone(service, 2, network=WIDE)
     check_clean(service)
 
@@ -394,9 +394,9 @@ def test_images_are_decoded_beside_the_steps_of_all_devices_and_a_broken_one_end
             job = demo.execute(f"{options}, {network}, devices => {devices})".encode()).fetchall()[0][0]
             return int(job)
 
-        one, two = map(enqueued, (1, 2))
-        assert service.until_ended(one, two) == ["succeeded"] * 2, service.log.read_text()
-        assert weights(service, one) == weights(service, two)
+        first, second = map(enqueued, (1, 2))
+        assert service.until_ended(first, second) == ["succeeded"] * 2, service.log.read_text()
+        assert weights(service, first) == weights(service, second)
         first = late_rows(demo, "corners")[0]
         insert_many(demo, [first])
         stopped = enqueued(2)

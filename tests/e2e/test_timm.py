@@ -42,8 +42,8 @@ def test_a_job_on_a_machine_without_timm_fails_with_the_package_and_the_command(
 ) -> None:
     ((job,),) = demo.execute(f"select tensile_train{ARGUMENTS.replace('NAME', 'absent')})".encode()).fetchall()
     assert running.until_ended(job) == ["failed"]
-    told = "select error_sqlstate, error_message, error_hint from tensile.jobs where job_id = %s"
-    assert demo.execute(told, [job]).fetchall() == [
+    fault = "select error_sqlstate, error_message, error_hint from tensile.jobs where job_id = %s"
+    assert demo.execute(fault, [job]).fetchall() == [
         (
             "0A000",
             "architecture timm needs the package timm, which is not installed here",

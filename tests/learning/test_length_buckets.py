@@ -202,8 +202,8 @@ def prepared(rows: int = 200, **options: Any) -> Prepared:
         listed.append((row, body, "a title", float(row), "ab"[row % 2]))
     columns = [("id", "bigint"), ("body", "text"), ("title", "text"), ("n", "double precision"), ("y", "text")]
     hyperparams = {"epochs": 2, "batch_size": 16, "length_buckets": 3}
-    given: dict[str, Any] = {"preprocess": TOKENS, "hyperparams": hyperparams, **options}
-    return assemble(table(columns, listed), spec("y", **given))
+    arguments: dict[str, Any] = {"preprocess": TOKENS, "hyperparams": hyperparams, **options}
+    return assemble(table(columns, listed), spec("y", **arguments))
 
 
 @pytest.mark.parametrize("encoder", ["pooling", "convolution", "transformer"])

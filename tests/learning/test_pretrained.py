@@ -125,8 +125,8 @@ def test_a_head_answers_alike_before_it_learns_and_learns_by_sgd_unless_the_requ
 
 def test_a_column_of_texts_more_gets_its_own_center_and_the_others_keep_theirs() -> None:
     wishes: dict[str, Any] = {"architecture": {"type": "pretrained", "from": "bert"}, "hyperparams": {"epochs": 1}}
-    one, two = ({"encode": dict.fromkeys(names, "tokens")} for names in (["title"], ["title", "body"]))
-    origin = assemble(descriptions(), spec("y", features=("title",), preprocess=one, **wishes), network=network())
+    single, two = ({"encode": dict.fromkeys(names, "tokens")} for names in (["title"], ["title", "body"]))
+    origin = assemble(descriptions(), spec("y", features=("title",), preprocess=single, **wishes), network=network())
     weights = {name: origin.module.state_dict()[name] for name in stored_names(origin.module)}
     published = replace(bundle(origin), network=network(), weights=weights)
     start = StartingWeights(model="m", version=1, bundle=published)

@@ -85,6 +85,6 @@ def test_every_function_counts_the_inputs_that_it_predicts_for_while_the_owner_a
     }
     assert [(feature, rows) for feature, rows, _ in shown] == [("a", 182), ("b", 182)]
     for (_, _, own), entry, each in zip(shown, (a, b), bins, strict=True):
-        assert [one["predicted"] for one in own] == each.counts(columns[each.feature]).tolist()
-        assert [one["training"] for one in own] == entry["counts"]
-        assert len({one["bin"] for one in own}) == each.size
+        assert [row["predicted"] for row in own] == each.counts(columns[each.feature]).tolist()
+        assert [row["training"] for row in own] == entry["counts"]
+        assert len({row["bin"] for row in own}) == each.size

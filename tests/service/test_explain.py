@@ -115,11 +115,11 @@ def test_note_says_what_uploading_the_next_batch_ahead_saves_where_a_trainer_doe
 ) -> None:
     rows = explain(catalog=FakeCatalog(latency_ns=7_000_000), device="emulated")
     waits, ahead, _ = rows[-1]["note"].split("; ")
-    found = re.fullmatch(r"an iteration waits (\S+) ms for its batch", waits)
-    assert found is not None
+    match = re.fullmatch(r"an iteration waits (\S+) ms for its batch", waits)
+    assert match is not None
     shorter = re.fullmatch(r"where the next batch is uploaded ahead it takes (\S+) ms and waits 0.00 ms", ahead)
     assert shorter is not None
-    assert float(shorter[1]) == pytest.approx(rows[-1]["iteration_ms"] - float(found[1]), abs=0.02)
+    assert float(shorter[1]) == pytest.approx(rows[-1]["iteration_ms"] - float(match[1]), abs=0.02)
     assert "batch" not in rows[0]["note"]
     assert [{**row, "note": "", "planning_ms": 0} for row in rows] == [
         {**row, "note": "", "planning_ms": 0} for row in measured[0]
@@ -353,9 +353,9 @@ def test_the_graphs_of_texts_of_several_lengths_are_those_of_the_training() -> N
 
 @pytest.mark.nightly
 def test_an_epoch_of_short_texts_is_foretold_to_be_shorter_in_the_same_memory() -> None:
-    one = texts_explained(hyperparams={"batch_size": 16, "epochs": 1})
+    single = texts_explained(hyperparams={"batch_size": 16, "epochs": 1})
     several = texts_explained()
-    assert [row["peak_bytes"] for row in several] == [row["peak_bytes"] for row in one]
-    assert several[1]["iteration_ms"] < one[1]["iteration_ms"]
+    assert [row["peak_bytes"] for row in several] == [row["peak_bytes"] for row in single]
+    assert several[1]["iteration_ms"] < single[1]["iteration_ms"]
     assert several[1]["overhead"] == 1.0
-    assert " tokens in " not in one[-1]["note"]
+    assert " tokens in " not in single[-1]["note"]

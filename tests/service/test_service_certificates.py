@@ -49,8 +49,8 @@ def test_doctor_says_how_long_a_certificate_is_valid_and_names_each_fault(
     files = authority.sign(tmp_path / "files", "gpu1", names="IP:127.0.0.1")
     certificate = files / "tls.crt"
     assert finding(files) == (True, f"{certificate}, for 127.0.0.1, is valid until 2099-01-01 00:00 UTC")
-    passed, found = finding(files, "gpu2")
-    assert (passed, "certificate is not valid for 'gpu2'" in found) == (False, True)
+    passed, message = finding(files, "gpu2")
+    assert (passed, "certificate is not valid for 'gpu2'" in message) == (False, True)
 
     (files / "tls.key").chmod(0o604)
     assert finding(files) == (False, f"{files}/tls.key has mode 0604: other system users could use it")

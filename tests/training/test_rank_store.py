@@ -43,8 +43,8 @@ def stores(connection: Any, clock: Clock) -> tuple[list[ClaimedJob], list[Catalo
     connection.execute("update tensile.jobs set devices = 2 where job_id = %s", (job,))
     claimed = [claim(connection, worker) for worker in workers]
     made = [
-        CatalogStore(session, job, one.claim, alive=clock.alive, pause=clock.pause, clock_s=lambda: clock.now_s)
-        for one in claimed
+        CatalogStore(session, job, member.claim, alive=clock.alive, pause=clock.pause, clock_s=lambda: clock.now_s)
+        for member in claimed
     ]
     return claimed, made
 

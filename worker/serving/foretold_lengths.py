@@ -75,8 +75,8 @@ class SampledTexts:
         if not self._names:
             return self._options
         chosen = {name: length for name, (length, _) in zip(self._names, self._tokens, strict=True)}
-        given = self._options.length if isinstance(self._options.length, dict) else {}
-        return replace(self._options, length={**given, **chosen})
+        stated = self._options.length if isinstance(self._options.length, dict) else {}
+        return replace(self._options, length={**stated, **chosen})
 
     def lengths(self, most: int | None, train_rows: int, batch_rows: int) -> ForetoldLengths | None:
         """Return at most `most` lengths of the batches, or None for one length."""

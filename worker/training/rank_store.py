@@ -59,8 +59,8 @@ class CatalogStore(Store):
 
     def check(self, keys: Sequence[str]) -> bool:
         """Return whether all these values have been stored."""
-        found = self._session.run(partial(ranks.values, job=self._job, claim=self._claim, keys=list(keys)))
-        return set(keys) <= set(found)
+        stored = self._session.run(partial(ranks.values, job=self._job, claim=self._claim, keys=list(keys)))
+        return set(keys) <= set(stored)
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
         """Wait until all these values have been stored. Raises RuntimeError after the time."""

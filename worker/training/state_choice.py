@@ -108,8 +108,8 @@ def tell_state(history: EventHistory, divided: Sequence[tuple[Value, int]], *, d
         kept_bytes[owner] += math.prod(value.shape) * value.dtype.itemsize
     whole_bytes = sum(kept_bytes.values())
     own_bytes = max(kept_bytes.values(), default=0) if divides else whole_bytes
-    told = f"a device keeps {size(own_bytes)} of the optimizer's state"
-    message = f"{told}, of {size(whole_bytes)} in all" if divides else f"{told}, all of it"
+    kept = f"a device keeps {size(own_bytes)} of the optimizer's state"
+    message = f"{kept}, of {size(whole_bytes)} in all" if divides else f"{kept}, all of it"
     detail = {"divided": divides, "device_bytes": own_bytes, "whole_bytes": whole_bytes}
     history.tell("optimizer_state", {"message": f"{message}: {reason}" if reason else message, **detail})
 

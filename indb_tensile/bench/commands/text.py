@@ -202,9 +202,9 @@ def compare_buckets(
     plain, bucketed = (
         _prepare(table, seed, encoder, {"epochs": epochs, "length_buckets": own}, length) for own in (None, most)
     )
-    with text_epochs(plain) as one, text_epochs(bucketed) as several:
-        pairs = [(one.train(), several.train()) for _ in range(epochs)]
-        one.finish()
+    with text_epochs(plain) as single, text_epochs(bucketed) as several:
+        pairs = [(single.train(), several.train()) for _ in range(epochs)]
+        single.finish()
         several.finish()
     speedup = statistics.median(before / after for before, after in pairs)
     for place, prepared in enumerate((plain, bucketed)):

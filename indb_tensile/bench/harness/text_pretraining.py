@@ -159,7 +159,7 @@ def _encoded(encoder: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
 
 def _registered(network: RegisteredNetwork) -> RegisteredNetwork:
     """Write the network as a directory, and return what is registered of it."""
-    with TemporaryDirectory() as place, NetworkDirectory(write_directory(network, Path(place) / NAME)) as found:
-        config = {**found.sizes.stored(), "family": found.sizes.family}
-        weights = b"".join(found.weights())
-        return RegisteredNetwork.of_stored(NAME, found.digest, config, found.tokenizer, weights)
+    with TemporaryDirectory() as place, NetworkDirectory(write_directory(network, Path(place) / NAME)) as directory:
+        config = {**directory.sizes.stored(), "family": directory.sizes.family}
+        weights = b"".join(directory.weights())
+        return RegisteredNetwork.of_stored(NAME, directory.digest, config, directory.tokenizer, weights)

@@ -172,10 +172,10 @@ def forward_of_halves(noise: nn.Module) -> tuple[list[str], list[str]]:
     passes = Passes(micro_batch_size=4)
     whole = capture_training(module, nn.CrossEntropyLoss(), *batch, SGD, passes)
     own = capture_training(module, nn.CrossEntropyLoss(), *batch, SGD, passes, RankShare(rank=0, ranks=2))
-    both, one = ([o.name for o in s.graph.operators if o.stage is Stage.FORWARD] for s in (whole, own))
+    both, single = ([o.name for o in s.graph.operators if o.stage is Stage.FORWARD] for s in (whole, own))
     half = len(both) // 2
-    assert one[:half] == both[:half]
-    return both[:half], one[half:]
+    assert single[:half] == both[:half]
+    return both[:half], single[half:]
 
 
 def test_dropout_of_another_rank_is_skipped_and_not_drawn() -> None:
