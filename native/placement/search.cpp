@@ -11,11 +11,19 @@ namespace tensile::placement {
 namespace {
 
 constexpr Bytes unlimited = std::numeric_limits<Bytes>::max();
-// The length of the shortest restart, in steps. The known hard instances are placed within tens of restarts.
+// Measured on MiniMalloc's five hard instances, medians of five to nine seeds, in thousands of steps until all blocks
+// are placed: 49, 30, 0, 44 and 73. What these constants do to the intervals of networks has not been measured.
+//
+// The length of the shortest restart, in steps. With 500: 16, 15, 0, 10, 29; 1,500: 39, 12, 0, 14, 45; 24,000: 205,
+// 24, 0, 39, 99. So shorter restarts find these placements sooner.
 constexpr std::int64_t first_steps = 6000;
-constexpr double weight_growth = 1.0005;  // factor from one failure to the next: recent failures weigh more
-constexpr double weight_most = 1e50;      // weights are scaled down here, before they overflow
-constexpr double shuffle = 0.2;           // relative random change of a block's preference in a restart
+// The factor from one failure to the next: recent failures weigh more. With restarts of 1,500 steps and the factor 1:
+// 60, 31, 0, 27, 103; 1.0025: 56, 5, 0, 11, 44.
+constexpr double weight_growth = 1.0005;
+constexpr double weight_most = 1e50;  // weights are scaled down here, before they overflow
+// The relative random change of a block's preference in a restart. With restarts of 1,500 steps and 0: 2, 1, 0, 3,
+// 46; 0.5: 25, 10, 0, 33, 52.
+constexpr double shuffle = 0.2;
 
 // A set of levels of the search tree: the placements that a fact follows from. Levels are below 64 * words.
 template <std::size_t words>
