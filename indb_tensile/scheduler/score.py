@@ -24,7 +24,7 @@ from indb_tensile.scheduler.timing.schedule import Schedule
 from indb_tensile.scheduler.timing.simulate import Compute, Forecast, JobRun, simulate
 from indb_tensile.scheduler.workload import Workload, least_bytes
 
-# A bound takes longer than the rest of a score, and plans that cost no time have the same.
+# Computing a bound takes longer than the rest of a score. Plans with equal iteration times have equal bounds.
 _BOUNDS: CachedKind[int] = CachedKind(name="bounds", most=8)
 
 

@@ -125,12 +125,12 @@ def test_a_head_answers_alike_before_it_learns_and_learns_by_sgd_unless_the_requ
 
 def test_a_column_of_texts_more_gets_its_own_center_and_the_others_keep_theirs() -> None:
     wishes: dict[str, Any] = {"architecture": {"type": "pretrained", "from": "bert"}, "hyperparams": {"epochs": 1}}
-    single, two = ({"encode": dict.fromkeys(names, "tokens")} for names in (["title"], ["title", "body"]))
-    origin = assemble(descriptions(), spec("y", features=("title",), preprocess=single, **wishes), network=network())
+    title, both = ({"encode": dict.fromkeys(names, "tokens")} for names in (["title"], ["title", "body"]))
+    origin = assemble(descriptions(), spec("y", features=("title",), preprocess=title, **wishes), network=network())
     weights = {name: origin.module.state_dict()[name] for name in stored_names(origin.module)}
     published = replace(bundle(origin), network=network(), weights=weights)
     start = StartingWeights(model="m", version=1, bundle=published)
-    more = spec("y", features=("title", "body"), preprocess=two, **wishes)
+    more = spec("y", features=("title", "body"), preprocess=both, **wishes)
     again = assemble(descriptions(40), more, start=start, network=network())
     before, after = (encoder_of(job.module) for job in (origin, again))
     assert torch.equal(after.centers[:1], before.centers)

@@ -91,8 +91,8 @@ def test_curves_have_a_panel_for_each_axis_and_leave_out_what_is_no_number() -> 
     }
     assert "training 1" in svg
     assert "validation 1" not in svg
-    first = learning_picture("Job 1", epochs[:1])
-    assert notes(first).count("training") == 2  # one point is a dot
+    short = learning_picture("Job 1", epochs[:1])
+    assert notes(short).count("training") == 2  # one point is a dot
     assert learning_picture("Job 1", []).startswith("<svg")
 
 

@@ -150,7 +150,7 @@ def test_on_the_double_every_part_runs_that_needs_no_kernel(tmp_path_factory: py
     assert ended == {name: "absent" if name in ABSENT else "done" for name in names()}
     assert list(ended) == names()
     measured = {name: [row for row in rows if row.get("measured") == name] for name in MEASURED}
-    assert [name for name, agrees in measured.items() if not agrees] == []
+    assert [name for name, measurements in measured.items() if not measurements] == []
     assert measured["machine"][0]["devices"][0]["name"] == "Fake GPU 0"
     (whole,) = measured["whole device"]
     assert (whole["regions"], whole["region_bytes"]) == (32, 64 << 20)

@@ -79,7 +79,7 @@ def test_figures_are_named_with_their_units() -> None:
 
 
 def test_a_cache_changes_no_score() -> None:
-    """A cached bound is that of the plan's own iteration time and link: a slower plan and a faster link have less."""
+    """A bound depends on the iteration time and the link. The cache must not return that of another plan or link."""
     slow, cache, workload = replace(LINK, in_bytes_per_s=10**6), PlanCache(), _workload()
     swapped = Plan(policy="test", swaps=(SWAP,))
     cases = [(plan, link) for plan in (LIVENESS, VANILLA, swapped) for link in (slow, LINK)]

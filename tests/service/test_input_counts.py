@@ -162,12 +162,12 @@ def test_batch_is_added_once_however_often_it_is_stored(database: Database) -> N
             return admin.execute("select sum(value) from tensile.totals where name = 'sent'").fetchall()[0][0]
 
     first = CountBatch(source="worker 7", process=PROCESSES[0], number=1, totals={("sent", ""): 3.0})
-    two = CountBatch(source="worker 7", process=PROCESSES[0], number=2, totals={("sent", ""): 4.0})
+    second = CountBatch(source="worker 7", process=PROCESSES[0], number=2, totals={("sent", ""): 4.0})
     restarted = CountBatch(source="worker 7", process=PROCESSES[1], number=1, totals={("sent", ""): 5.0})
     other = CountBatch(source="worker 8", process=PROCESSES[2], number=1, totals={("sent", ""): 6.0})
     sums = []
     with database.connect("tensile_worker") as worker:
-        for batch in (first, first, two, first, two, restarted, restarted, other):
+        for batch in (first, first, second, first, second, restarted, restarted, other):
             store_batch(worker, batch)
             sums.append(total())
 

@@ -95,11 +95,12 @@ def _at(points: Points, jobs: int) -> float:
     at = bisect_left(numbers, jobs)
     if at == len(numbers):
         last, factor = points[-1]
-        return max(1.0, factor * jobs / last, *(earlier for _, earlier in points))
-    number, factor = points[at]
-    if number != jobs:
-        lower, lower_factor = points[at - 1]
-        factor = lower_factor + (factor - lower_factor) * (jobs - lower) / (number - lower)
+        factor *= jobs / last
+    else:
+        number, factor = points[at]
+        if number != jobs:
+            lower, lower_factor = points[at - 1]
+            factor = lower_factor + (factor - lower_factor) * (jobs - lower) / (number - lower)
     return max(1.0, factor, *(earlier for smaller, earlier in points if smaller < jobs))
 
 
