@@ -147,6 +147,17 @@ def _let_in(decision: Decision, reason: PlanReason) -> bool:
     else:
         waiting = _ranks_first(waiting)
     rule = _start_rule(decision, _up_to_holder(decision.pool, waiting))
+    while True:
+        starts = rule.choice.starts if rule is not None else ()
+        if _let_in_first(decision, waiting, reason, rule):
+            return True
+        # Slower plans than foretold have changed the choice, perhaps to a job before those that were planned.
+        if rule is None or rule.choice.starts in ((), starts):
+            return False
+
+
+def _let_in_first(decision: Decision, waiting: list[Member], reason: PlanReason, rule: StartRule | None) -> bool:
+    """Let in the first of the waiting jobs that the rule starts and that fits. Return True as `_let_in` does."""
     for place, head in enumerate(waiting):
         if _try(decision, waiting[place:], reason, rule):
             return True

@@ -47,11 +47,12 @@ class OvertakingRule:
 
 def job_orders(demands: Sequence[JobDemand]) -> tuple[tuple[int, ...], ...]:
     """Return all jobs in fair order, with the least remaining work first, and with the most first (Graham's rule for
-    the makespan).
+    the makespan). Jobs with equal work are in fair order.
     """
     left_ns = [demand.startup_ns + demand.steps_left * demand.alone_ns + demand.closing_ns for demand in demands]
     shortest_first = sorted(range(len(demands)), key=lambda k: (left_ns[k], k))
-    return tuple(range(len(demands))), tuple(shortest_first), tuple(reversed(shortest_first))
+    longest_first = sorted(range(len(demands)), key=lambda k: (-left_ns[k], k))
+    return tuple(range(len(demands))), tuple(shortest_first), tuple(longest_first)
 
 
 def earlier_equals(demands: Sequence[JobDemand]) -> list[int]:

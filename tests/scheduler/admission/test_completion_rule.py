@@ -3,13 +3,13 @@
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from indb_tensile.job import ClaimedJob, ClaimToken, JobId
 from indb_tensile.scheduler.admission.admission_orders import RecordMeasurement, RecordSet, SendPlans, SetWaitsFor
 from indb_tensile.scheduler.admission.completion_rule import demand_of, observe, planned_step_ns
-from indb_tensile.scheduler.admission.events import Adoption, Capture, Finish, StepsLeft
+from indb_tensile.scheduler.admission.events import Adoption, Answered, Capture, Finish, StepsLeft
 from indb_tensile.scheduler.admission.pool import JobStage, Member, Pool, Sharing, TrainerId
 from indb_tensile.scheduler.admission.trainer_assignment import MOST_OVERTAKEN
 from indb_tensile.scheduler.completion.contention import Contention
@@ -389,3 +389,36 @@ def test_any_measured_latency_leaves_a_demand_whose_plans_are_in_order(
         _, member = observe(controller.pool, member, compute_ns)
     demand = demand_of(controller.pool, member)  # which checks the order
     assert demand.alone_ns == min(point.iteration_ns for point in member.trade_offs)
+
+
+@given(
+    budget=st.integers(4, 16),
+    jobs=st.lists(st.tuples(st.integers(1, 16), st.integers(1, 50)), min_size=2, max_size=6)
+    | st.tuples(st.tuples(st.integers(1, 16), st.integers(1, 50)), st.integers(2, 6)).map(lambda p: [p[0]] * p[1]),
+    foretold=st.floats(1.0, 3.0),
+    planned=st.floats(1.0, 6.0),
+    contention=st.tuples(st.floats(1.0, 1.5), st.floats(2.0, 3.0)),
+)
+@example(
+    budget=16,
+    jobs=[(10, 20), (15, 28), (13, 35), (13, 11), (5, 4), (4, 46)],
+    foretold=1.1,
+    planned=1.5,
+    contention=(1.0, 2.9),
+)
+@example(budget=12, jobs=[(11, 28)] * 4, foretold=1.05, planned=1.5, contention=(1.0, 2.9))
+def test_some_job_starts_on_a_free_device_even_if_all_plans_are_slower_than_foretold(
+    budget: int, jobs: list[tuple[int, int]], foretold: float, planned: float, contention: tuple[float, float]
+) -> None:
+    controller = _controller(
+        budget,
+        TimedPlanner(slowdown=foretold, planned_slowdown=planned),
+        contention=Contention(points=((1, 1.0), (2, contention[0]), (4, contention[1]))),
+    )
+    controller.pool = replace(controller.pool, asked=True)  # until all jobs are known
+    for number, (regions, steps) in enumerate(jobs, 1):
+        _capture(controller, job(number), min(regions, budget), steps=float(steps))
+    assert set(_stages(controller).values()) == {JobStage.WAITING}
+    controller.send(Answered())
+    controller.adopt_all()
+    assert JobStage.RUNNING in _stages(controller).values()

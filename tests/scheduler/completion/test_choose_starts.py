@@ -1,23 +1,36 @@
 """The jobs of the foretold schedule that ends first start now. No simple rule has both a lower makespan and ANTT."""
 
+from dataclasses import replace
 from itertools import combinations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from indb_tensile.job import JobId
 from indb_tensile.scheduler.completion.choose_starts import StartChoice, choose_starts
-from indb_tensile.scheduler.completion.contention import Contention
+from indb_tensile.scheduler.completion.contention import Contention, of_cores
 from indb_tensile.scheduler.completion.demand import JobDemand, TradeOff
 from indb_tensile.scheduler.completion.foretell import ScheduleMoment, first_moment, start, until_next_end
 from indb_tensile.scheduler.completion.set_forecasts import SetForecasts, SharedDevice, members
 from tests.nightly import few_examples
 
-from .job_demands import MIB, MS, first_fit, in_turns, left_over, set_forecasts
+from .job_demands import MIB, MS, first_fit, in_turns, job_demands, left_over, set_forecasts
 
 _NO_CONTENTION = Contention(points=((1, 1.0), (8, 1.0)))
 _ROUNDING = 1e-9
+_SQUEEZED = JobDemand(
+    job=JobId(1),
+    owner=1,
+    priority=1,
+    steps=1,
+    steps_left=1,
+    trade_offs=tuple(
+        TradeOff(peak_bytes=peak * MIB, iteration_ns=MS + stall_ns, compute_ns=MS, stall_ns=stall_ns)
+        for peak, stall_ns in ((50, 0), (40, MS + 1), (30, 2 * MS + 2))
+    ),
+    startup_ns=100 * MS,
+)
 
 
 @given(forecasts=set_forecasts(7))
@@ -79,6 +92,18 @@ def test_the_first_owners_jobs_are_not_delayed_by_a_later_owners_choice(forecast
     first = forecasts.demands[0]
     started = [demand for demand in forecasts.demands if demand.job in choice.starts]
     assert any(demand.owner == first.owner for demand in started)
+
+
+@given(demand=job_demands(1), jobs=st.integers(2, 6), room=st.floats(1, 4), cores=st.sampled_from([1, 2, 4]))
+@example(demand=_SQUEEZED, jobs=4, room=2.0, cores=1)  # the best division of the memory among two is an unequal one
+def test_of_equal_jobs_the_first_start(demand: JobDemand, jobs: int, room: float, cores: int) -> None:
+    demands = [replace(demand, job=JobId(number)) for number in range(1, jobs + 1)]
+    budget_bytes = int(room * demand.trade_offs[0].peak_bytes) + MIB
+    device = SharedDevice(
+        budget_bytes=budget_bytes, region_bytes=MIB, contention=of_cores(cores, 1), max_slowdown=3.0
+    )
+    starts = choose_starts(SetForecasts(demands, device), 0).starts
+    assert starts == tuple(JobId(number) for number in range(1, len(starts) + 1))
 
 
 def test_the_first_of_equal_jobs_starts_although_its_plan_is_a_little_slower_than_foretold() -> None:
