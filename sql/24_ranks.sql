@@ -38,8 +38,7 @@ as $$
     from tensile.workers as mine
     join tensile.workers as w on w.device = mine.device and w.version = mine.version
     left join tensile.devices as d on d.worker_id = w.worker_id
-   where mine.worker_id = gang_devices.worker and w.stopped_at is null
-     and w.heartbeat_at > now() - make_interval(secs => w.lease_s)
+   where mine.worker_id = gang_devices.worker and tensile.is_alive(w)
      and (gang_devices.needs_bytes is null or d.budget_bytes >= gang_devices.needs_bytes)
 $$;
 comment on function tensile.gang_devices(bigint, bigint) is
@@ -51,7 +50,7 @@ create function tensile.most_gang_devices(needs_bytes bigint default null) retur
   set search_path = pg_catalog, pg_temp
 as $$
   select coalesce(max(tensile.gang_devices(w.worker_id, most_gang_devices.needs_bytes)), 0) from tensile.workers as w
-   where w.stopped_at is null and w.heartbeat_at > now() - make_interval(secs => w.lease_s)
+   where tensile.is_alive(w)
 $$;
 comment on function tensile.most_gang_devices(bigint) is
   'returns the largest number of devices of one kind that could train a job of this need together now';
@@ -152,8 +151,7 @@ as $$
       from tensile.workers as w join tensile.work_left() as l on l.worker_id = w.worker_id
       join tensile.device_drains() as f on f.worker_id = w.worker_id
       left join tensile.devices as d on d.worker_id = w.worker_id
-     where w.stopped_at is null and w.heartbeat_at > now() - make_interval(secs => w.lease_s)
-       and w.version = tensile.catalog_version()
+     where tensile.is_alive(w) and w.version = tensile.catalog_version()
        and ((job).needs_bytes is null or d.budget_bytes >= (job).needs_bytes)
   ), chosen as (
     select a.worker_id, case when tensile.has_lacked_memory((job).job_id) then a.drain_s else 0 end as drain_s
@@ -198,8 +196,7 @@ begin
      and (j.state = 'queued' and (j.pause_requested or j.awaits_jobs or j.not_before > now())
           or exists (select from unnest(t.workers) as u (worker_id)
                       where not exists (select from tensile.workers as w
-                                         where w.worker_id = u.worker_id and w.stopped_at is null
-                                           and w.heartbeat_at > now() - make_interval(secs => w.lease_s))));
+                                         where w.worker_id = u.worker_id and tensile.is_alive(w))));
   if exists (select from tensile.gang_turns as t where t.ends_at > now()) or tensile.incomplete_gang() is not null then
     return;
   end if;

@@ -48,8 +48,7 @@ as $$
   )
   select w.worker_id, coalesce(l.left_s / greatest(l.running, 1), 0),
          w.holdup is null and coalesce(l.jobs, 0) < w.slots and coalesce(l.entering, 0) < w.entering
-           and w.version = tensile.catalog_version()
-           and w.heartbeat_at > now() - make_interval(secs => w.lease_s)
+           and w.version = tensile.catalog_version() and tensile.is_alive(w)
     from tensile.workers as w left join loads as l on l.worker_id = w.worker_id
    where w.stopped_at is null
 $$;

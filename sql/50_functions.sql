@@ -558,7 +558,7 @@ begin
                  coalesce(has_schema_privilege('tensile_reader', schema, 'usage'), false) as fine) as s;
 
   select count(*) into alive from tensile.workers as w
-   where w.stopped_at is null and w.heartbeat_at > now() - make_interval(secs => w.lease_s);
+   where tensile.is_alive(w);
   return query
   select 'controllers', alive > 0, alive || ' alive',
          case when alive = 0 then 'Start one: tensile up, or tensile controller.' end;

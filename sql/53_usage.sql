@@ -69,8 +69,7 @@ declare
   today constant date := tensile.usage_day();
   here constant uuid := tensile.installation();
   slots constant double precision :=
-    coalesce((select avg(w.slots) from tensile.workers as w
-               where w.stopped_at is null and w.heartbeat_at > now() - make_interval(secs => w.lease_s)), 8);
+    coalesce((select avg(w.slots) from tensile.workers as w where tensile.is_alive(w)), 8);
 begin
   return query
   with active as (

@@ -14,7 +14,7 @@ as $$
          coalesce(own.device_seconds, everybody.device_seconds),
          coalesce(own.weight, everybody.weight, 1)
     from (select greatest(1, sum(w.slots) - 1)::integer as default_running from tensile.workers as w
-           where w.stopped_at is null and w.heartbeat_at > now() - make_interval(secs => w.lease_s)) as s
+           where tensile.is_alive(w)) as s
     left join tensile.role_quotas as own
       on own.role_oid = quota_of.role_oid and own.installation = (select tensile.installation())
     left join tensile.role_quotas as everybody

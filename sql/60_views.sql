@@ -98,7 +98,7 @@ as $$
               then string_agg(distinct w.holdup, '; or ') filter (where coalesce(a.jobs, 0) < w.slots) end
     from tensile.workers as w
     left join tensile.active_jobs() as a on a.worker_id = w.worker_id
-   where w.stopped_at is null and w.heartbeat_at > now() - make_interval(secs => w.lease_s)
+   where tensile.is_alive(w)
 $$;
 comment on function tensile.intake() is
   'returns the number of live controllers, their places for jobs, their current jobs, and what they wait for before '
@@ -186,7 +186,7 @@ comment on view tensile.stat_queue is
 
 create view tensile.stat_device with (security_invoker) as
 select d.worker_id, w.host, d.kind as device,
-       w.stopped_at is null and w.heartbeat_at > now() - make_interval(secs => w.lease_s) as alive,
+       tensile.is_alive(w) as alive,
        coalesce(a.jobs, 0) as jobs, d.capacity_bytes, d.budget_bytes, d.granted_bytes, d.used_bytes,
        round(100.0 * d.used_bytes / nullif(d.budget_bytes, 0), 1) as percent_used,
        d.high_water_bytes, d.host_bytes, d.busy_percent, d.memory_busy_percent, d.outside_bytes, d.updated_at,
@@ -217,7 +217,7 @@ comment on view tensile.stat_link is
 
 create view tensile.stat_workers with (security_invoker) as
 select w.worker_id, w.host, w.pid, w.device, w.version, w.service_name,
-       w.stopped_at is null and w.heartbeat_at > now() - make_interval(secs => w.lease_s) as alive,
+       tensile.is_alive(w) as alive,
        coalesce(a.jobs, 0) as jobs, make_interval(secs => w.lease_s) as lease, w.started_at, w.heartbeat_at,
        w.stopped_at, w.device_name, w.service_address
   from tensile.workers as w

@@ -641,9 +641,7 @@ select tensile.installation()
 select job_id, digest from tensile.checkpoints where store = 'local' and host = %(host)s
 
 -- other_hosts --
-select exists (select from tensile.workers
-                where host <> %(host)s and stopped_at is null
-                  and heartbeat_at > now() - make_interval(secs => lease_s))
+select exists (select from tensile.workers as w where w.host <> %(host)s and tensile.is_alive(w))
 
 -- vacuum_step --
 select kind, removed from tensile.vacuum_step(%(most)s)
@@ -911,7 +909,7 @@ on conflict (worker_id) do update set outlook = excluded.outlook, updated_at = n
 -- load_outlook --
 -- A service belongs to the newest live controller of its host.
 select o.outlook from tensile.workers as w join tensile.device_outlooks as o using (worker_id)
- where w.host = %(host)s and w.stopped_at is null and w.heartbeat_at > now() - make_interval(secs => w.lease_s)
+ where w.host = %(host)s and tensile.is_alive(w)
  order by w.worker_id desc limit 1
 
 -- record_usage --

@@ -40,9 +40,9 @@ update tensile.workers set stopped_at = now(), service_name = null, service_addr
  where pid = %(pid)s and host = %(host)s and stopped_at is null;
 
 -- worker_is_ready --
-select 1 from tensile.workers
- where pid = %(pid)s and stopped_at is null and service_name is not null
-   and heartbeat_at > now() - make_interval(secs => lease_s);  -- a killed worker may have had the same pid
+select 1 from tensile.workers as w
+ where w.pid = %(pid)s and w.service_name is not null
+   and tensile.is_alive(w);  -- a killed worker may have had the same pid
 
 -- device_of_worker --
 select w.device, w.device_name, d.budget_bytes, d.capacity_bytes

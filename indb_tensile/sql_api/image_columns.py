@@ -114,4 +114,4 @@ LARGEST_DEVICE = """
 select max(d.budget_bytes) as budget_bytes
   from tensile.devices as d
   join tensile.workers as w using (worker_id)
- where w.stopped_at is null and w.heartbeat_at > now() - make_interval(secs => w.lease_s)"""
+ where tensile.is_alive(w)"""

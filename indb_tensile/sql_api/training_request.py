@@ -317,4 +317,4 @@ DEVICE_ROOM = """
 select max(d.budget_bytes - d.granted_bytes) as room_bytes, tensile.current_role_oid()::bigint as owner_oid
   from tensile.devices as d
   join tensile.workers as w using (worker_id)
- where w.stopped_at is null and w.heartbeat_at > now() - make_interval(secs => w.lease_s)"""
+ where tensile.is_alive(w)"""
