@@ -29,7 +29,7 @@ def sum_at_owners(
     may be on a GPU.
     """
     received, sent = map(room.take_on_host, owner_piece_sizes(lengths, len(own), counts, rank))
-    for start, spans in _pieces(lengths):
+    for start, spans in pieces(lengths):
         end = 0
         for owner, span in enumerate(spans):
             for part in own:
@@ -52,7 +52,7 @@ def hand_out(group: RankGroup, values: Sequence[Tensor], rank: int) -> None:
     own = values[rank].cpu() if not values[rank].is_cpu else values[rank]
     received = own.new_zeros(sum(min(width, length) for owner, length in enumerate(lengths) if owner != rank))
     sent = own.new_zeros((len(values) - 1) * min(width, lengths[rank]))
-    for start, spans in _pieces(lengths):
+    for start, spans in pieces(lengths):
         span = spans[rank]
         copies = sent[: (len(values) - 1) * span]
         copies.view(len(values) - 1, span).copy_(own[start : start + span])
@@ -65,7 +65,7 @@ def hand_out(group: RankGroup, values: Sequence[Tensor], rank: int) -> None:
             end += count
 
 
-def _pieces(lengths: Sequence[int]) -> Iterator[tuple[int, list[int]]]:
+def pieces(lengths: Sequence[int]) -> Iterator[tuple[int, list[int]]]:
     """Yield where each piece begins within the stretches, and how many elements of each stretch it has."""
     width = owner_width(lengths)
     for start in range(0, max(lengths), max(1, width)):

@@ -1,0 +1,145 @@
+"""Lists what the exchanges of a captured step send and receive, and adds the network's time to their latencies.
+
+The transfers follow from the arguments of the operators, as the exchanges make them with values in host memory
+(part_exchange.py, pair_exchange.py, owner_exchange.py and the library's all-reduce). So they are known before
+anything is exchanged.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+from indb_tensile.executor.capture.exchange_operator import (
+    FINISHES,
+    STARTS,
+    finish_all_reduce_,
+    finish_sum_parts_,
+    start_all_reduce_,
+    start_sum_parts_,
+)
+from indb_tensile.executor.capture.exchange_room import is_small_pair, owner_lengths, pair_width, piece_width
+from indb_tensile.executor.capture.owner_operators import (
+    finish_sum_at_owners_,
+    hand_out_,
+    hand_out_numbers,
+    start_sum_at_owners_,
+)
+from indb_tensile.executor.capture.rank_share import RankShare
+from indb_tensile.executor.capture.record import Call, refs
+from indb_tensile.executor.capture.step_capture import CapturedStep
+from indb_tensile.executor.ranks.owner_exchange import pieces
+from indb_tensile.scheduler.timing.network_times import Collective, GangNetwork, Transfer
+
+_AT_ONCE = (hand_out_, hand_out_numbers)  # operators that start an exchange and wait for its end
+
+
+def exchanges_of(step: CapturedStep) -> list[Call]:
+    """Return one call for each exchange of the step, in order."""
+    return [own.kernel for own in step.steps if own.kernel.target in STARTS or own.kernel.target in _AT_ONCE]
+
+
+def awaiting_signatures(step: CapturedStep) -> frozenset[str]:
+    """Return the signatures of the operators whose latency is the time of an exchange."""
+    return frozenset(own.kernel.signature for own in step.steps if _awaits(own.kernel))
+
+
+def latencies_on_network(
+    step: CapturedStep,
+    latency_ns: Sequence[int],
+    share: RankShare,
+    network: GangNetwork,
+    known: Mapping[str, tuple[int, int]],
+) -> tuple[int, ...]:
+    """Return the latencies of the step's operators with the network's time in those that wait for an exchange.
+
+    `latency_ns` has the operators' own time, without other devices. `known` has stored latencies, by signature. An
+    exchange that a training has measured on this network has its time from there, and others are foretold.
+    """
+    foretold_ns = []
+    for own, ns in zip(step.steps, latency_ns, strict=True):
+        call = own.kernel
+        if not _awaits(call):
+            foretold_ns.append(ns)
+        elif (measured := known.get(network.signature_of(call.signature))) is not None:
+            foretold_ns.append(measured[0])
+        else:
+            foretold_ns.append(ns + network.times.foretell_ns(transfers_of(step, call, share)))
+    return tuple(foretold_ns)
+
+
+def transfers_of(step: CapturedStep, call: Call, share: RankShare) -> list[Transfer]:
+    """Return the transfers of this exchange, in order, as this rank sees them."""
+    return [transfer for transfer in _transfers(step, call, share) if transfer.size_bytes]
+
+
+def _awaits(call: Call) -> bool:
+    return call.target in FINISHES or call.target in _AT_ONCE
+
+
+def _transfers(step: CapturedStep, call: Call, share: RankShare) -> Iterator[Transfer]:
+    if call.target in (start_all_reduce_, finish_all_reduce_):
+        yield _all_reduce(*_elements(step, call.args[0]), share.ranks)
+    elif call.target in (start_sum_parts_, finish_sum_parts_):
+        elements, item_bytes = _elements(step, call.args[0])
+        if share.ranks == 2:
+            yield from _pair_sum(elements, item_bytes, call.kwargs["counts"], share.rank)
+        else:
+            yield from _sum_of_parts(elements, item_bytes, call.kwargs["counts"], call.kwargs["own"])
+    elif call.target in (start_sum_at_owners_, finish_sum_at_owners_):
+        yield from _sum_at_owners(call, share)
+    elif call.target is hand_out_:
+        values, owners = call.args[0], call.kwargs["owners"]
+        sizes = [_elements(step, value)[0] for value in values]
+        yield from _handed_out(owner_lengths(sizes, owners, share.ranks), _elements(step, values)[1], share)
+    elif call.target is hand_out_numbers:
+        owned = [call.kwargs["owners"].count(owner) for owner in range(share.ranks)]
+        yield from _handed_out(owned, call.kwargs["dtype"].itemsize, share)
+
+
+def _all_reduce(elements: int, item_bytes: int, ranks: int) -> Transfer:
+    if is_small_pair(elements, ranks):
+        return _all_to_all(elements * item_bytes, elements * item_bytes)
+    size_bytes = 2 * -(-elements * item_bytes * (ranks - 1) // ranks)  # of a ring
+    return Transfer(collective=Collective.ALL_REDUCE, sent_bytes=size_bytes, received_bytes=size_bytes)
+
+
+def _pair_sum(elements: int, item_bytes: int, counts: Sequence[int], rank: int) -> Iterator[Transfer]:
+    """Yield the swaps of two ranks: rank 0 sends its sums of pieces, and each total comes back a swap later."""
+    width = pair_width(elements)
+    spans = [min(width, elements - start) * item_bytes for start in range(0, elements, width)]
+    for there, back in zip([*spans, 0], [0, *spans], strict=True):
+        directions = (there if counts[0] else 0, back)
+        yield _all_to_all(*directions if rank == 0 else directions[::-1])
+
+
+def _sum_of_parts(elements: int, item_bytes: int, counts: Sequence[int], own: int) -> Iterator[Transfer]:
+    """Yield two transfers for each piece: of the parts' values, and of their sums."""
+    ranks = len(counts)
+    step = piece_width(elements, ranks) * ranks
+    for start in range(0, elements, step):
+        stretch_bytes = -(-min(step, elements - start) // ranks) * item_bytes
+        yield _all_to_all(own * (ranks - 1) * stretch_bytes, (sum(counts) - own) * stretch_bytes)
+        yield _all_to_all((ranks - 1) * stretch_bytes, (ranks - 1) * stretch_bytes)
+
+
+def _sum_at_owners(call: Call, share: RankShare) -> Iterator[Transfer]:
+    counts, item_bytes = call.kwargs["counts"], call.kwargs["dtype"].itemsize
+    own = counts[share.rank]
+    for _, spans in pieces(owner_lengths(call.kwargs["sizes"], call.kwargs["owners"], share.ranks)):
+        others = sum(spans) - spans[share.rank]
+        yield _all_to_all(own * others * item_bytes, (sum(counts) - own) * spans[share.rank] * item_bytes)
+
+
+def _handed_out(owned: Sequence[int], item_bytes: int, share: RankShare) -> Iterator[Transfer]:
+    for _, spans in pieces(owned):
+        mine = spans[share.rank]
+        yield _all_to_all((share.ranks - 1) * mine * item_bytes, (sum(spans) - mine) * item_bytes)
+
+
+def _all_to_all(sent_bytes: int, received_bytes: int) -> Transfer:
+    return Transfer(collective=Collective.ALL_TO_ALL, sent_bytes=sent_bytes, received_bytes=received_bytes)
+
+
+def _elements(step: CapturedStep, values: object) -> tuple[int, int]:
+    """Return the number of elements of these values, which are of one type, and the bytes of one."""
+    shapes = [step.values[ref.name] for ref in refs(values)]
+    return sum(math.prod(shape.shape) for shape in shapes), shapes[0].dtype.itemsize

@@ -1,0 +1,99 @@
+"""Foretells the time of exchanges between devices from times that were measured on their network.
+
+An exchange is one or several transfers one after another, each a message of every rank to every other one. The time
+of a transfer is that of an equally large one, interpolated between measured sizes. Below the smallest measured size
+it is the time of an empty message, and above the largest one the network's rate decides. A larger transfer never
+takes less time: a measurement that says so was disturbed.
+"""
+
+import hashlib
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from indb_tensile.errors import InvariantError
+
+
+class Collective(StrEnum):
+    """An operation in which all ranks take part, as `tensile.rank_networks` has it."""
+
+    ALL_TO_ALL = "all_to_all"
+    ALL_REDUCE = "all_reduce"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transfer:
+    """What one rank sends to all others together, and receives from them, in one operation."""
+
+    collective: Collective
+    sent_bytes: int
+    received_bytes: int
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of the busier direction."""
+        return max(self.sent_bytes, self.received_bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredTransfer:
+    """The measured time of an operation in which each rank sends and receives so many bytes."""
+
+    collective: Collective
+    size_bytes: int
+    time_ns: int
+
+    def __post_init__(self) -> None:
+        if self.size_bytes <= 0 or self.time_ns <= 0:
+            raise InvariantError(f"a transfer of {self.size_bytes} bytes in {self.time_ns} ns was not measured")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkTimes:
+    """Measured transfers of every collective, in any order."""
+
+    measured: tuple[MeasuredTransfer, ...]
+
+    def __post_init__(self) -> None:
+        if missing := set(Collective).difference(row.collective for row in self.measured):
+            raise InvariantError(f"the network's time of {', '.join(sorted(missing))} was not measured")
+
+    def foretell_ns(self, transfers: Iterable[Transfer]) -> int:
+        """Return the nanoseconds of these transfers, one after another."""
+        return sum(self._transfer_ns(transfer) for transfer in transfers)
+
+    def _transfer_ns(self, transfer: Transfer) -> int:
+        points: list[tuple[int, int]] = []
+        for row in sorted(self.measured, key=lambda row: row.size_bytes):
+            if row.collective is transfer.collective:
+                points.append((row.size_bytes, max(row.time_ns, points[-1][1] if points else 0)))
+        return _interpolate_ns(points, transfer.size_bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GangNetwork:
+    """The network between the devices of a gang. `hosts` has the host of each rank, sorted."""
+
+    hosts: tuple[str, ...]
+    times: NetworkTimes
+
+    def signature_of(self, signature: str) -> str:
+        """Return the signature under which the time of this operator is stored, as measured on this network.
+
+        An operator that exchanges has two stored times: that of its own work, which is measured without other
+        devices, and that of an exchange between these devices, which a training measures.
+        """
+        return hashlib.sha256("\n".join((signature, *self.hosts)).encode()).hexdigest()
+
+
+def _interpolate_ns(points: Sequence[tuple[int, int]], size_bytes: int) -> int:
+    """Return the time of a transfer between measured ones, which are ordered by size."""
+    after = bisect_left(points, size_bytes, key=lambda point: point[0])
+    if after == 0:
+        return points[0][1]
+    (low_bytes, low_ns) = points[after - 1]
+    if after == len(points):
+        return low_ns * size_bytes // low_bytes
+    (high_bytes, high_ns) = points[after]
+    return low_ns + (high_ns - low_ns) * (size_bytes - low_bytes) // (high_bytes - low_bytes)
