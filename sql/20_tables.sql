@@ -936,6 +936,28 @@ comment on column tensile.device_links.emulated_bytes_per_s is
   'rate that an emulated link is set to; null for a real link';
 comment on column tensile.device_links.measured_at is 'time of the measurement';
 
+create table tensile.rank_networks (
+  hosts text[] not null,
+  device_kind text not null,
+  collective text not null,
+  size_bytes bigint not null,
+  time_ns bigint not null,
+  measured_at timestamptz not null default now(),
+  primary key (hosts, device_kind, collective, size_bytes),
+  constraint rank_networks_have_a_known_collective check (collective in ('all_to_all', 'all_reduce')),
+  constraint rank_networks_are_measured check (cardinality(hosts) > 1 and size_bytes > 0 and time_ns > 0)
+);
+comment on table tensile.rank_networks is
+  'times of transfers between devices that train together, measured before they first do and then once a day at most; the '
+  'first plans of such jobs are computed with them';
+comment on column tensile.rank_networks.hosts is 'host of each device, sorted; a host of two devices occurs twice';
+comment on column tensile.rank_networks.device_kind is 'kind of the devices';
+comment on column tensile.rank_networks.collective is
+  'all_to_all: each device sends as much to every other one; all_reduce: the library adds up values of all devices';
+comment on column tensile.rank_networks.size_bytes is 'bytes that each device sends to all others together';
+comment on column tensile.rank_networks.time_ns is 'median time of such a transfer';
+comment on column tensile.rank_networks.measured_at is 'time of the measurement';
+
 create table tensile.device_jobs (
   worker_id bigint not null references tensile.workers on delete cascade,
   job_id bigint not null references tensile.jobs on delete cascade,

@@ -222,7 +222,7 @@ grant update (state, phase, attempt, faults, interruptions, interrupted, progres
 grant insert, update, delete on tensile.workers, tensile.devices, tensile.device_jobs, tensile.job_progress,
   tensile.metrics, tensile.checkpoints, tensile.checkpoint_chunks, tensile.artifacts, tensile.graphs,
   tensile.op_latency, tensile.op_descriptions, tensile.predictors, tensile.plans, tensile.job_sets,
-  tensile.device_links, tensile.device_outlooks, tensile.device_overheads
+  tensile.device_links, tensile.device_outlooks, tensile.device_overheads, tensile.rank_networks
   to tensile_worker;
 grant insert, update on tensile.data_reports, tensile.job_ranks to tensile_worker;
 grant insert, update, delete on tensile.rank_values, tensile.gang_turns to tensile_worker;
@@ -278,11 +278,14 @@ begin
   deleted := deleted + more;
   delete from tensile.device_links as t where t.device_kind = forget_device.device_kind;
   get diagnostics more = row_count;
+  deleted := deleted + more;
+  delete from tensile.rank_networks as t where t.device_kind = forget_device.device_kind;
+  get diagnostics more = row_count;
   return deleted + more;
 end
 $$;
 comment on function tensile.forget_device(text) is
-  'deletes the measurements of a kind of device: latencies, predictor, pace, contention, overheads and links; '
+  'deletes the measurements of a kind of device: latencies, predictor, pace, contention, overheads, links and networks; '
   'controllers measure them again';
 
 create function tensile.forget_jobs(ended_before timestamptz) returns bigint

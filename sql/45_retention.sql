@@ -201,6 +201,14 @@ begin
             limit remaining for update skip locked));
   get diagnostics deleted = row_count;
   counts[6] := deleted; remaining := remaining - deleted;
+  delete from tensile.rank_networks as n
+   where n.ctid = any (array(
+           select o.ctid from tensile.rank_networks as o
+            where o.measured_at < cutoff
+              and not exists (select from tensile.workers as w where w.host = any (o.hosts) and w.stopped_at is null)
+            limit remaining for update skip locked));
+  get diagnostics deleted = row_count;
+  counts[6] := counts[6] + deleted; remaining := remaining - deleted;
 
   kept_versions := (tensile.setting('retain_versions') #>> '{}')::bigint;
   delete from tensile.model_versions as v

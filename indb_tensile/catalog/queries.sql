@@ -777,6 +777,31 @@ select %(host)s, %(device_kind)s, r.way::tensile.copy_way, r.beside, r.size_byte
               %(copies)s::bigint[], %(emulated)s::bigint[])
     as r (way, beside, size_bytes, latency_ns, copy_ns, emulated)
 
+-- load_rank_network --
+select n.hosts, n.collective, n.size_bytes, n.time_ns
+  from tensile.rank_networks as n
+ where n.device_kind = %(device_kind)s and n.hosts = %(hosts)s::text[]
+   and (not %(fresh)s or n.measured_at > now() - interval '1 day')
+ order by n.collective, n.size_bytes
+
+-- latest_rank_network --
+select n.hosts, n.collective, n.size_bytes, n.time_ns
+  from tensile.rank_networks as n
+ where n.device_kind = %(device_kind)s
+   and n.hosts = (select o.hosts from tensile.rank_networks as o
+                   where o.device_kind = %(device_kind)s and cardinality(o.hosts) = %(ranks)s
+                   order by %(host)s = any (o.hosts) desc, o.measured_at desc, o.hosts limit 1)
+ order by n.collective, n.size_bytes
+
+-- save_rank_network --
+-- In the order of the key, so that two gangs never wait for each other.
+insert into tensile.rank_networks as n (hosts, device_kind, collective, size_bytes, time_ns)
+select %(hosts)s::text[], %(device_kind)s, r.collective, r.size_bytes, r.time_ns
+  from unnest(%(collectives)s::text[], %(sizes)s::bigint[], %(times)s::bigint[]) as r (collective, size_bytes, time_ns)
+ order by r.collective, r.size_bytes
+on conflict (hosts, device_kind, collective, size_bytes) do update
+   set time_ns = excluded.time_ns, measured_at = now()
+
 -- record_graph --
 insert into tensile.graphs (signature, summary) values (%(signature)s, %(summary)s) on conflict (signature) do nothing
 

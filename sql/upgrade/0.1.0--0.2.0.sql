@@ -527,6 +527,18 @@ create table tensile.rank_values (
 );
 create index rank_values_rank on tensile.rank_values (job_id, rank);
 
+create table tensile.rank_networks (
+  hosts text[] not null,
+  device_kind text not null,
+  collective text not null,
+  size_bytes bigint not null,
+  time_ns bigint not null,
+  measured_at timestamptz not null default now(),
+  primary key (hosts, device_kind, collective, size_bytes),
+  constraint rank_networks_have_a_known_collective check (collective in ('all_to_all', 'all_reduce')),
+  constraint rank_networks_are_measured check (cardinality(hosts) > 1 and size_bytes > 0 and time_ns > 0)
+);
+
 create table tensile.gang_turns (
   job_id bigint primary key,
   turns integer not null default 1,

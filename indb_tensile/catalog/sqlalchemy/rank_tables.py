@@ -48,3 +48,14 @@ rank_values = Table(
     Column("value", LargeBinary, nullable=False),
     ForeignKeyConstraint(["job_id", "rank"], ["job_ranks.job_id", "job_ranks.rank"]),
 )
+
+rank_networks = Table(
+    "rank_networks",
+    metadata,
+    Column("hosts", ARRAY(Text), primary_key=True),
+    Column("device_kind", Text, primary_key=True),
+    Column("collective", Text, primary_key=True),
+    Column("size_bytes", BigInteger, primary_key=True),
+    Column("time_ns", BigInteger, nullable=False),
+    Column("measured_at", TIME, nullable=False),
+)
