@@ -28,6 +28,7 @@ from indb_tensile.executor.capture.step_numbers import StepNumbers, with_numbers
 from indb_tensile.executor.capture.stored_capture import capture_key
 from indb_tensile.executor.latency.calibrate import add_scripts, apply_known, calibrate, unknown_signatures
 from indb_tensile.executor.latency.latency_predictor import Predictor, predict_latencies, read_predictor
+from indb_tensile.executor.ranks.exchange_traffic import awaiting_signatures, latencies_on_network
 from indb_tensile.executor.ranks.step_exchange import measuring
 from indb_tensile.executor.run.precision import with_precision
 from indb_tensile.executor.run.state import HOST
@@ -38,6 +39,7 @@ from indb_tensile.learning.preparation import Prepared
 from indb_tensile.scheduler.exchange_times import blocking_ns
 from indb_tensile.scheduler.graph import StepGraph
 from indb_tensile.scheduler.outgrown_operator import OutgrownOperator
+from indb_tensile.scheduler.timing.network_times import GangNetwork
 from indb_tensile.scheduler.timing.operator_features import write_description
 
 from .capture_files import CaptureFiles
@@ -78,9 +80,14 @@ class CapturedSteps:
         new: Sequence[NewCapture] = (),
         share: RankShare | None = None,
         shorter: int = 0,
+        network: GangNetwork | None = None,
     ) -> None:
-        """`shorter` is the number of training steps of shorter texts, and of such validation passes."""
+        """`shorter` is the number of training steps of shorter texts, and of such validation passes.
+
+        `network` is that between the devices of which `share` names one.
+        """
         self._share = share
+        self._network = network
         self.shorter = shorter
         self.captured = captured
         self._files = files
@@ -101,11 +108,12 @@ class CapturedSteps:
         place: torch.device = HOST,
         files: CaptureFiles | None = None,
         share: RankShare | None = None,
+        network: GangNetwork | None = None,
     ) -> "CapturedSteps":
         """Capture every graph that the job's epochs run, for the device of this name (device/backend.py).
 
         `place` is the device on which torch computes them. An equal capture is taken from `files`, if it is there.
-        With a `share` the training steps are those of one of several devices.
+        With a `share` the training steps are those of one of several devices, which exchange by the `network`.
         """
         examples = example_batches(prepared.train, prepared.settings, prepared.buckets)
         shorter = 0 if prepared.buckets is None else prepared.buckets.last
@@ -132,7 +140,7 @@ class CapturedSteps:
             step = _capture(prepared, kind, batch, numbers.optimizer, passes, device, place, share)
             captured.append(step)
             new.append(NewCapture(key=key, position=position, step=step, numbers=numbers))
-        return cls(tuple(captured), len(examples[0][1]), device, threads, files, new, share, shorter)
+        return cls(tuple(captured), len(examples[0][1]), device, threads, files, new, share, shorter, network)
 
     @property
     def graphs(self) -> tuple[StepGraph, ...]:
@@ -141,7 +149,10 @@ class CapturedSteps:
 
     @property
     def latency_ns(self) -> tuple[tuple[int, ...], ...]:
-        """The best known latency of each operator: measured on this kind of device, else predicted."""
+        """The best known latency of each operator: measured on this kind of device, else predicted.
+
+        An exchange with other devices has the time that a training on this network has measured, else a foretold one.
+        """
         return tuple(self._latency(step) for step in self.captured)
 
     @property
@@ -163,9 +174,20 @@ class CapturedSteps:
         """The signatures of operators that have never been measured on this kind of device."""
         return unknown_signatures(self.captured, self._known)
 
+    @property
+    def exchanged(self) -> dict[str, str]:
+        """The signatures under which trainings store operators that wait for an exchange, by the operator's own.
+
+        Under its own signature such an operator has the time that it takes without other devices.
+        """
+        network = self._network
+        waiting = frozenset[str]().union(*map(awaiting_signatures, self.captured))
+        return {} if network is None else {signature: network.signature_of(signature) for signature in waiting}
+
     def look_up(self, session: Session) -> None:
         """Load from the catalog what earlier jobs measured about these operators, and the latency predictor."""
-        latencies = session.run(lambda c: plans.known_latencies(c, self.kind, self.unknown))
+        wanted = self.unknown.union(self.exchanged.values())
+        latencies = session.run(lambda c: plans.known_latencies(c, self.kind, wanted))
         self._apply_measured(latencies)
         stored = session.run(lambda c: predictors.load_predictor(c, self.kind)) if self.unknown else None
         self._predictor = None if stored is None else read_predictor(stored.model)
@@ -221,6 +243,20 @@ class CapturedSteps:
         }
         self.captured = tuple(step.with_measured(larger) for step in self.captured)
 
+    def measurements(self, latency_ns: Sequence[int], samples: int) -> list[OpMeasurement]:
+        """Return what the catalog keeps of the training step's latencies, as measured while the job trained."""
+        exchanged = self.exchanged
+        return [
+            OpMeasurement(
+                signature=exchanged.get(operator.signature, operator.signature),
+                name=operator.name,
+                latency_ns=ns,
+                workspace_bytes=operator.workspace_bytes,
+                samples=samples,
+            )
+            for operator, ns in zip(self.graphs[0].operators, latency_ns, strict=True)
+        ]
+
     def raise_workspaces(self, connection: Connection, outgrown: Iterable[OutgrownOperator]) -> frozenset[str]:
         """Store larger workspaces for later jobs. Return the signatures of those that the catalog did not know."""
         rows = [
@@ -244,9 +280,12 @@ class CapturedSteps:
 
     def _latency(self, step: CapturedStep) -> tuple[int, ...]:
         pairs = zip(step.graph.operators, self._predicted(step), strict=True)
-        return tuple(
+        own_ns = tuple(
             self._known[o.signature][0] if o.signature in self._known else prediction for o, prediction in pairs
         )
+        if self._share is None or self._network is None:
+            return own_ns
+        return latencies_on_network(step, own_ns, self._share, self._network, self._known)
 
     def _predicted(self, step: CapturedStep) -> tuple[int, ...]:
         return predict_latencies(step.graph, step.descriptions, self._speed, self._predictor)

@@ -3,15 +3,21 @@
 import pytest
 import torch
 
-from indb_tensile.catalog import predictors
+from indb_tensile.catalog import plans, predictors
 from indb_tensile.catalog.connection import Session
 from indb_tensile.catalog.predictors import StoredPredictor
 from indb_tensile.device.hardware import PROCESSOR_SPEED, emulated_kind
+from indb_tensile.executor.capture.passes import Passes
+from indb_tensile.executor.capture.rank_share import RankShare, Reduce
+from indb_tensile.executor.capture.step_capture import capture_training
 from indb_tensile.executor.latency.latency_predictor import MeasuredOperator, Predictor, predict_latencies, train
 from indb_tensile.scheduler.timing.latency import estimate
+from indb_tensile.scheduler.timing.network_times import GangNetwork
 from indb_tensile.scheduler.timing.operator_features import read_description
+from tests.executor.conftest import DEFAULTS, job_of
 from tests.executor.models import BATCH, make_job
 from tests.scheduler.descriptions import elementwise
+from tests.scheduler.timing.networks import network_of
 from worker.captured_steps import CapturedSteps
 
 pytestmark = pytest.mark.postgres
@@ -59,3 +65,32 @@ def test_measured_operators_are_described_for_the_predictor(session: Session) ->
     assert described == {
         descriptions[o.signature]: ns for o, ns in zip(steps.graphs[0].operators, steps.latency_ns[0], strict=True)
     }
+
+
+@pytest.mark.parametrize("reduce", Reduce)
+def test_rank_knows_the_time_of_the_network_at_first_and_then_that_of_its_trainings(
+    session: Session, reduce: Reduce
+) -> None:
+    job = job_of("mlp", 0, DEFAULTS, Passes(micro_batch_size=BATCH // 2))
+    share, network = RankShare(rank=0, ranks=2, reduce=reduce), network_of(2, message_ns=10**9)
+    step = capture_training(job.module, job.loss, *job.batches[0], job.settings, job.passes, share)
+
+    def steps(network: GangNetwork) -> CapturedSteps:
+        made = CapturedSteps((step,), BATCH, share=share, network=network)
+        made.look_up(session)
+        return made
+
+    def exchange_ns(steps: CapturedSteps) -> list[int]:
+        operators = zip(steps.graphs[0].operators, steps.latency_ns[0], strict=True)
+        return [ns for operator, ns in operators if operator.awaits is not None]
+
+    first = steps(network)
+    assert min(exchange_ns(first)) >= 10**9, "before anything was measured"
+    assert first.calibrate(session, 1 << 30) == 0
+    assert min(exchange_ns(first)) >= 10**9, "operators were measured without the other rank"
+    assert min(exchange_ns(steps(network))) >= 10**9, "as another job finds it"
+    trained_ns = [7_000] * len(first.graphs[0].operators)
+    session.run(lambda c: plans.record_latencies(c, first.kind, first.measurements(trained_ns, samples=3)))
+    assert set(exchange_ns(steps(network))) == {7_000}, "as such a training has measured it"
+    elsewhere = network_of(2, message_ns=10**9, host="there")
+    assert min(exchange_ns(steps(elsewhere))) >= 10**9, "which says nothing of another network"

@@ -13,7 +13,6 @@ import torch
 
 from indb_tensile.catalog import plans
 from indb_tensile.catalog.jobs import Progress
-from indb_tensile.catalog.plans import OpMeasurement
 from indb_tensile.device.round_member import RoundMember, Seat
 from indb_tensile.executor.capture.optimizer import AVERAGE, state_name
 from indb_tensile.executor.ranks.state_gathering import StateGathering
@@ -321,17 +320,7 @@ class EpochLoop:
             self._record_latencies(measured.latency_ns, measured.samples)
 
     def _record_latencies(self, latency_ns: tuple[int, ...], samples: int) -> None:
-        operators = self.steps.graphs[0].operators
-        rows = [
-            OpMeasurement(
-                signature=o.signature,
-                name=o.name,
-                latency_ns=ns,
-                workspace_bytes=o.workspace_bytes,
-                samples=samples,
-            )
-            for o, ns in zip(operators, latency_ns, strict=True)
-        ]
+        rows = self.steps.measurements(latency_ns, samples)
         self.progress_writer.remember(lambda c: plans.record_latencies(c, self.steps.kind, rows))
 
     def _progress(

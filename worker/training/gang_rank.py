@@ -16,18 +16,20 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
+from socket import gethostname
 from typing import Any, NoReturn
 
 import psycopg
 import torch
 
-from indb_tensile.catalog import ranks
+from indb_tensile.catalog import rank_networks, ranks
 from indb_tensile.catalog.ranks import RankState
 from indb_tensile.config import Settings
-from indb_tensile.errors import RankLostError, TensileError
+from indb_tensile.errors import InvariantError, RankLostError, TensileError
 from indb_tensile.executor.capture.passes import Passes
 from indb_tensile.executor.capture.rank_share import RankShare, Reduce, divide_parts
 from indb_tensile.executor.capture.storage_layout import Value
+from indb_tensile.executor.ranks.network_measurement import measure_network
 from indb_tensile.executor.ranks.rank_connection import broadcast_bytes, join_ranks, rank_lost
 from indb_tensile.executor.ranks.rank_group import RankGroup
 from indb_tensile.executor.ranks.rank_proof import prove_ranks
@@ -39,6 +41,7 @@ from indb_tensile.learning.batch_order import batch_plan
 from indb_tensile.learning.locked_relation import export_snapshot
 from indb_tensile.learning.preparation import Prepared
 from indb_tensile.request.hyperparam_rules import HYPERPARAMS
+from indb_tensile.scheduler.timing.network_times import GangNetwork
 
 from .progress_signs import SIGN_S, ProgressSigns
 from .rank_store import CatalogStore
@@ -51,6 +54,7 @@ CONNECTING_S = 60.0  # once all have memory
 CAUSE_S = 10.0  # time in which the controller of a lost rank says why it is lost
 _PAUSE_S = 0.1
 _SNAPSHOT, _SECRET, _AGREEMENT, _DIVIDES = "snapshot", "secret", "agreement", "divides the state"
+_MEASURES, _MEASURED = "measures the network", "the network is measured"
 
 
 class GangRank:
@@ -107,6 +111,33 @@ class GangRank:
                 hint="Run the same release of indb-tensile and of PyTorch on all machines.",
             )
 
+    def meet_network(self, device_kind: str) -> GangNetwork:
+        """Return the times of transfers between the ranks' hosts, before anything is planned.
+
+        The catalog has them if such ranks have met within a day. Otherwise all ranks connect and measure them, which
+        takes less than a second, and rank 0 stores them.
+        """
+        self._store.set(_host_of(self.share.rank), gethostname().encode())
+        hosts = sorted(self._await_value(_host_of(rank)).decode() for rank in range(self.share.ranks))
+        if self.leads:
+            stored = self._stored_network(device_kind, hosts, fresh=True)
+            self._store.set(_MEASURES, str(int(stored is None)))
+            if stored is not None:
+                return stored
+        if int(self._await_value(_MEASURES)):
+            with self._waiting.ticking(), self._waiting.during():
+                times = measure_network(self._connect(f"{self._attempt}, network"))
+            if self.leads:
+                network = GangNetwork(hosts=tuple(hosts), times=times)
+                self._session.run(lambda c: rank_networks.save_network(c, device_kind, network))
+                self._store.set(_MEASURED, b"")
+                return network
+            self._await_value(_MEASURED)
+        network_of_all = self._stored_network(device_kind, hosts, fresh=False)
+        if network_of_all is None:
+            raise InvariantError(f"the network between {', '.join(hosts)} was measured and is not in the catalog")
+        return network_of_all
+
     def settle_state(self, budget_bytes: int, choose: Callable[[int], bool]) -> None:
         """Settle whether the ranks divide the optimizer's state: as the request says, else as rank 0 chooses.
 
@@ -134,15 +165,7 @@ class GangRank:
         """
         self._enter(RankState.ADMITTED)
         self._await_states(RankState.ADMITTED, RankState.TRAINING)
-        group = join_ranks(
-            self._store,
-            self.share,
-            attempt=self._attempt,
-            meeting_s=CONNECTING_S,
-            timeout_s=self._settings.rank_timeout_s,
-            address=self._settings.rank_address,
-        )
-        prove_ranks(group, self._store.get(_SECRET), attempt=self._attempt)
+        group = self._connect(self._attempt)
         self._enter(RankState.TRAINING)
         return group
 
@@ -180,6 +203,24 @@ class GangRank:
     def finish(self) -> None:
         """Record that this rank has trained all epochs. From then on the job needs no more of it."""
         self._enter(RankState.FINISHED)
+
+    def _connect(self, attempt: str) -> RankGroup:
+        """Connect to all other ranks, which prove that they belong to this attempt."""
+        group = join_ranks(
+            self._store,
+            self.share,
+            attempt=attempt,
+            meeting_s=CONNECTING_S,
+            timeout_s=self._settings.rank_timeout_s,
+            address=self._settings.rank_address,
+        )
+        prove_ranks(group, self._store.get(_SECRET), attempt=attempt)
+        return group
+
+    def _stored_network(self, device_kind: str, hosts: Sequence[str], *, fresh: bool) -> GangNetwork | None:
+        return self._session.run(
+            partial(rank_networks.load_network, device_kind=device_kind, hosts=hosts, fresh=fresh)
+        )
 
     def _await_states(self, *expected: RankState) -> None:
         while not set(self._states()) <= set(expected):
@@ -251,6 +292,10 @@ class _SignsOfWaiting:
 
 def _taken(rank: int) -> str:
     return f"{_SNAPSHOT} taken by {rank}"
+
+
+def _host_of(rank: int) -> str:
+    return f"host of {rank}"
 
 
 def _budget_of(rank: int) -> str:

@@ -13,6 +13,7 @@ import torch
 from indb_tensile import config
 from indb_tensile.catalog import searches
 from indb_tensile.catalog.traces import save_job_graph
+from indb_tensile.device.backend import kind_of
 from indb_tensile.device.cuda import CudaDevice, CudaRegions
 from indb_tensile.device.hardware import (
     trim_heap,
@@ -181,10 +182,11 @@ class TrainingRun:
         progress_writer.enter(Phase.CAPTURING)
         files = CaptureFiles(Path(self._settings.state_dir) / _CAPTURES)
         threads = torch.get_num_threads()
+        network = None if gang is None else gang.meet_network(kind_of(self._settings.device, threads))
 
         @cache
         def captured(share: RankShare | None) -> CapturedSteps:
-            steps = CapturedSteps.capture(prepared, self._settings.device, threads, place, files, share)
+            steps = CapturedSteps.capture(prepared, self._settings.device, threads, place, files, share, network)
             steps.look_up(session)
             return steps
 
