@@ -21,6 +21,7 @@ from indb_tensile.scheduler.completion.set_forecasts import SharedDevice
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.plan import Infeasible
 from indb_tensile.scheduler.planner import Workload, plan_jobs
+from indb_tensile.scheduler.timing.network_times import GangNetwork
 from indb_tensile.scheduler.timing.simulate import Forecast
 from indb_tensile.sizes import size
 from tests.learning.tables import spec, table
@@ -68,6 +69,7 @@ def explain(
     outlook: Outlook | None = None,
     device: str = "cpu",
     columns: list[ColumnSummary] = COLUMNS,
+    gang: GangNetwork | None = None,
 ) -> list[dict[str, Any]]:
     settings = Settings(
         device=device,
@@ -76,7 +78,13 @@ def explain(
         link_out_bytes_per_s=400_000_000,
         link_in_bytes_per_s=400_000_000,
     )
-    explainer = Explainer((catalog or FakeCatalog()).measured, lambda: predictor, settings, lambda: outlook)
+    explainer = Explainer(
+        (catalog or FakeCatalog()).measured,
+        lambda: predictor,
+        settings,
+        lambda: outlook,
+        gang_network=lambda devices: gang,
+    )
     request = Explain(spec=spec, columns=columns, rows=rows, limit_bytes=limit_bytes, budget_bytes=budget_bytes)
     return explainer.explain(request)
 

@@ -47,7 +47,14 @@ def main() -> int:
         _serve(
             link,
             AnalystDispatcher(
-                Explainer(store.latencies, store.latency_predictor, shared, store.outlook, store.network)
+                Explainer(
+                    store.latencies,
+                    store.latency_predictor,
+                    shared,
+                    store.outlook,
+                    store.network,
+                    store.gang_network,
+                )
             ).answer,
         )
     return 0

@@ -1,22 +1,30 @@
 """Foretells the exchanges of a step on several devices: their number, bytes, and how much of their time is hidden.
 
 The figures are of rank 0. Its exchanges follow from the captured step. Their times are those of the operators that
-wait for them: as measured while such a job trained, else without the network's time.
+wait for them: as measured while such a job trained, else as foretold from transfers that were measured between such
+devices, else without the network's time.
 """
 
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 
-from indb_tensile.executor.capture.exchange_operator import STARTS, start_all_reduce_, start_sum_parts_
-from indb_tensile.executor.capture.owner_operators import hand_out_, hand_out_numbers, start_sum_at_owners_
 from indb_tensile.executor.capture.rank_share import RankShare
-from indb_tensile.executor.capture.record import Call, refs
 from indb_tensile.executor.capture.step_capture import CapturedStep
+from indb_tensile.executor.ranks.exchange_traffic import exchanges_of, transfers_of
+from indb_tensile.scheduler.timing.network_times import GangNetwork
 from indb_tensile.scheduler.timing.simulate import Forecast
 from indb_tensile.sizes import size
 
 _NS_PER_MS = 1_000_000
+
+
+class TimeSource(Enum):
+    """Where the times of the exchanges are from."""
+
+    TRAINING = auto()  # such a job has trained on such devices
+    NETWORK = auto()  # transfers between such devices were measured
+    NOTHING = auto()  # no such devices have met yet, so the network's time is missing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +32,7 @@ class ExchangeOutline:
     """What one iteration of rank 0 exchanges.
 
     `sent_bytes` go to all other ranks together, without the headers of the network. `hidden_ns` of the exchanges'
-    time `total_ns` run beside computation; `measured` says whether a job has measured that time.
+    time `total_ns` run beside computation.
     """
 
     share: RankShare
@@ -32,7 +40,7 @@ class ExchangeOutline:
     sent_bytes: int
     total_ns: int
     hidden_ns: int
-    measured: bool
+    source: TimeSource
 
     @classmethod
     def of(
@@ -41,13 +49,14 @@ class ExchangeOutline:
         latency_ns: Sequence[int],
         forecast: Forecast | None,
         share: RankShare,
-        known: Iterable[str],
+        network: GangNetwork | None,
+        known: Container[str],
     ) -> "ExchangeOutline":
-        """Return the outline of a training step. `known` are the signatures of operators that were measured.
+        """Return the outline of a training step. `known` are the signatures of stored measurements.
 
         Without a `forecast`, as there is no plan, nothing is foretold to be hidden.
         """
-        exchanges = [own.kernel for own in step.steps if own.kernel.target in STARTS or _waits_at_once(own.kernel)]
+        exchanges = exchanges_of(step)
         waits = [
             (operator.signature, ns)
             for operator, ns in zip(step.graph.operators, latency_ns, strict=True)
@@ -58,10 +67,10 @@ class ExchangeOutline:
         return cls(
             share=share,
             count=len(exchanges),
-            sent_bytes=sum(_sent_bytes(step, call, share.ranks) for call in exchanges),
+            sent_bytes=sum(part.sent_bytes for call in exchanges for part in transfers_of(step, call, share)),
             total_ns=total_ns,
             hidden_ns=max(0, total_ns - late_ns),
-            measured={signature for signature, _ in waits} <= set(known),
+            source=_source([signature for signature, _ in waits], network, known),
         )
 
     @property
@@ -72,41 +81,15 @@ class ExchangeOutline:
             f"each of {self.share.ranks} devices sends about {size(self.sent_bytes)} to the others in an iteration, "
             f"in {self.count} exchange{'s' if self.count != 1 else ''} ({reduce})"
         )
-        if not self.measured:
-            return f"{sends}, whose time on the network is not known before such a job has trained"
+        if self.source is TimeSource.NOTHING:
+            return f"{sends}, whose time on the network is not known before {self.share.ranks} such devices have met"
         hidden = f"{self.hidden_ns / _NS_PER_MS:.2f} of {self.total_ns / _NS_PER_MS:.2f} ms"
-        return f"{sends}; {hidden} of the gradients' exchange are foretold to run beside computation"
+        foretold = f"{sends}; {hidden} of the gradients' exchange are foretold to run beside computation"
+        return foretold if self.source is TimeSource.TRAINING else f"{foretold}, by the measured speed of the network"
 
 
-def _waits_at_once(call: Call) -> bool:
-    return call.target in (hand_out_, hand_out_numbers)
-
-
-def _sent_bytes(step: CapturedStep, call: Call, ranks: int) -> int:
-    """Return how much this exchange sends to all other ranks together."""
-    if call.target is start_sum_parts_:
-        bytes_of_part = _bytes(step, call.args[0])  # the parts' values for their sums, and the own sum to all others
-        if ranks == 2:
-            return bytes_of_part if call.kwargs["counts"][0] else 0  # the sum of its parts to the other one
-        return _stretch(bytes_of_part, ranks) * int(call.kwargs["own"] + 1)
-    if call.target is start_all_reduce_:
-        return 2 * _stretch(_bytes(step, call.args[0]), ranks)
-    owners = call.kwargs["owners"]
-    if call.target is start_sum_at_owners_:
-        rank, dtype = call.kwargs["rank"], call.kwargs["dtype"]
-        others = sum(count for count, owner in zip(call.kwargs["sizes"], owners, strict=True) if owner != rank)
-        return int(call.kwargs["counts"][rank] * others * dtype.itemsize)
-    if call.target is hand_out_:
-        mine = [value for value, owner in zip(call.args[0], owners, strict=True) if owner == call.kwargs["rank"]]
-        return (ranks - 1) * _bytes(step, mine)
-    return int((ranks - 1) * owners.count(call.kwargs["rank"]) * call.kwargs["dtype"].itemsize)
-
-
-def _stretch(size_bytes: int, ranks: int) -> int:
-    """Return the bytes of all stretches of a value but one."""
-    return -(-size_bytes * (ranks - 1) // ranks)
-
-
-def _bytes(step: CapturedStep, values: object) -> int:
-    shapes = [step.values[ref.name] for ref in refs(values)]
-    return sum(math.prod(shape.shape) * shape.dtype.itemsize for shape in shapes)
+def _source(signatures: Sequence[str], network: GangNetwork | None, known: Container[str]) -> TimeSource:
+    if network is None:
+        return TimeSource.NOTHING
+    trained = all(network.signature_of(signature) in known for signature in signatures)
+    return TimeSource.TRAINING if trained else TimeSource.NETWORK

@@ -18,6 +18,7 @@ from indb_tensile.executor.capture.passes import Passes
 from indb_tensile.executor.capture.rank_share import RankShare, Reduce, divide_parts
 from indb_tensile.executor.capture.step_capture import CapturedStep, capture_evaluation, capture_training
 from indb_tensile.executor.latency.latency_predictor import Predictor, predict_latencies
+from indb_tensile.executor.ranks.exchange_traffic import awaiting_signatures, latencies_on_network
 from indb_tensile.executor.run.precision import with_precision
 from indb_tensile.job import JobId
 from indb_tensile.learning.registered_network import RegisteredNetwork
@@ -30,6 +31,7 @@ from indb_tensile.scheduler.plan import Infeasible
 from indb_tensile.scheduler.plan_cache import PlanCache
 from indb_tensile.scheduler.planner import JobPlan, Workload, foresee, least_bytes, plan_jobs
 from indb_tensile.scheduler.score import Baseline, baselines, score
+from indb_tensile.scheduler.timing.network_times import GangNetwork
 from indb_tensile.scheduler.timing.simulate import Forecast
 from indb_tensile.scheduler.trade_offs import trade_offs
 from indb_tensile.sizes import size
@@ -65,6 +67,7 @@ Row = dict[str, Any]
 Known = dict[str, tuple[int, int]]
 Measured = Callable[[Iterable[str]], Known]
 FindNetwork = Callable[[Mapping[str, Any], int], RegisteredNetwork | None]
+FindGangNetwork = Callable[[int], GangNetwork | None]  # for a number of devices; None if so many have not met
 Foretells = Callable[[], Predictor | None]  # None if no predictor is trained for this kind of device
 
 
@@ -120,12 +123,15 @@ class Explainer:
         settings: config.Settings,
         outlook: Callable[[], Outlook | None] = lambda: None,
         network: FindNetwork = lambda architecture, owner_oid: None,
+        gang_network: FindGangNetwork = lambda devices: None,
     ) -> None:
         """`outlook` returns what the jobs on the device still need, or None if that is not known.
 
         `network` returns the registered network of an architecture that this owner may use, or None if it has none.
+        `gang_network` returns the network between so many devices of this kind.
         """
         self._network = network
+        self._gang_network = gang_network
         self._outlook = outlook
         self._measured = measured
         self._predictor = predictor
@@ -145,9 +151,10 @@ class Explainer:
         training = outline(request.spec, request.columns, request.rows, request.shares, network)
         share = _share(training, request.spec.devices)
         steps = _capture_graphs(training, share, self._place)
-        measured = self._measured(_signatures(steps))
+        gang = None if share is None else self._gang_network(share.ranks)
+        measured = self._measured(_signatures(steps) | _exchanged(steps, gang))
         predictor = self._predictor()
-        workload = _workload(steps, measured, predictor)
+        workload = _workload(steps, measured, predictor, share, gang)
         outlook = self._outlook()
         lent_bytes = 0 if outlook is None else outlook.lent_bytes  # these are free as soon as a job needs them
         room = _Room(
@@ -169,7 +176,7 @@ class Explainer:
         if share is not None:
             plan = outcomes[-1].answer
             forecast = None if isinstance(plan, Infeasible) else plan.forecast
-            exchanged = ExchangeOutline.of(steps[0], workload.latency_ns[0], forecast, share, measured).text
+            exchanged = ExchangeOutline.of(steps[0], workload.latency_ns[0], forecast, share, gang, measured).text
             for row in rows:
                 if row["starts_now"]:
                     row["starts_now"] = None  # whether the other devices have room is not known here
@@ -375,13 +382,24 @@ def _steps_by_length(training: TrainingOutline) -> list[int]:
     return [*range(first, first + len(missing)), 0]
 
 
-def _workload(steps: tuple[CapturedStep, ...], measured: Known, predictor: Predictor | None) -> Workload:
+def _workload(
+    steps: tuple[CapturedStep, ...],
+    measured: Known,
+    predictor: Predictor | None,
+    share: RankShare | None,
+    gang: GangNetwork | None,
+) -> Workload:
     workspace = {signature: workspace_bytes for signature, (_, workspace_bytes) in measured.items()}
     graphs = tuple(step.with_measured(workspace).graph for step in steps)
     latency_ns = tuple(
         _latencies(graph, predict_latencies(graph, step.descriptions, hardware.PROCESSOR_SPEED, predictor), measured)
         for graph, step in zip(graphs, steps, strict=True)
     )
+    if share is not None and gang is not None:
+        latency_ns = tuple(
+            latencies_on_network(step, own_ns, share, gang, measured)
+            for step, own_ns in zip(steps, latency_ns, strict=True)
+        )
     return Workload(job=_JOB, graphs=graphs, latency_ns=latency_ns)
 
 
@@ -397,6 +415,13 @@ def _coverage(steps: tuple[CapturedStep, ...], measured: Known, predictor: Predi
         return "operator times as measured on this kind of device"
     others = "estimated" if predictor is None else "predicted"
     return f"{known} of {len(signatures)} kinds of operator measured on this kind of device, the others {others}"
+
+
+def _exchanged(steps: tuple[CapturedStep, ...], gang: GangNetwork | None) -> frozenset[str]:
+    """Return the signatures under which trainings between such devices store the times of exchanges."""
+    if gang is None:
+        return frozenset()
+    return frozenset(gang.signature_of(signature) for step in steps for signature in awaiting_signatures(step))
 
 
 def _signatures(steps: tuple[CapturedStep, ...]) -> frozenset[str]:

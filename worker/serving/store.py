@@ -7,7 +7,16 @@ from typing import Any, Self, TypeVar
 
 import psycopg
 
-from indb_tensile.catalog import drift, jobs, models, outlooks, plans, predictors, stored_networks
+from indb_tensile.catalog import (
+    drift,
+    jobs,
+    models,
+    outlooks,
+    plans,
+    predictors,
+    rank_networks,
+    stored_networks,
+)
 from indb_tensile.catalog.connection import WORK_LOCK_TIMEOUT_MS, Connection, LockedError, Session, UnreachableError
 from indb_tensile.catalog.models import StoredVersion
 from indb_tensile.device import backend
@@ -17,6 +26,7 @@ from indb_tensile.job import ModelVersionId
 from indb_tensile.learning.artifacts import ModelPredictor
 from indb_tensile.learning.registered_network import RegisteredNetwork
 from indb_tensile.scheduler.admission.outlook import Outlook
+from indb_tensile.scheduler.timing.network_times import GangNetwork
 
 from ..catalog_networks import registered
 from ..stored_predictors import predictor_of
@@ -80,6 +90,13 @@ class Store:
         kind = backend.kind_of(self._device, self._threads)
         stored = self._run(lambda connection: predictors.load_predictor(connection, kind), "the latency predictor")
         return None if stored is None else latency_predictor.read_predictor(stored.model)
+
+    def gang_network(self, devices: int) -> GangNetwork | None:
+        """Return the network between so many devices of this kind, or None if so many have not met."""
+        kind = backend.kind_of(self._device, self._threads)
+        return self._run(
+            lambda c: rank_networks.latest_network(c, kind, gethostname(), devices), "the network between devices"
+        )
 
     def outlook(self) -> Outlook | None:
         """Return what the jobs on this host's device still need, or None if no controller has recorded it."""
