@@ -26,7 +26,13 @@ def test_every_contender_has_a_row_and_the_exact_sum_has_the_bits_of_one_device(
     timed = [row for row in rows if "step_ms" in row]
     assert all((row["sent_bytes"] > 0) == (row["ranks"] > 1) for row in timed)
     assert all(row["samples_per_s"] > 0 and row["ratio"] > 0 for row in timed)
-    assert all((row["foretold_ms"] is None) == row["method"].startswith("DDP") for row in timed)
+    foretold = ("foretold_ms", "first_foretold_ms", "first_forecast_error", "first_exchange_ms", "exchange_ms")
+    for row in timed:
+        assert {row[name] is None for name in foretold} == {row["method"].startswith("DDP")}
+        if row["reduce"]:
+            several = row["ranks"] > 1
+            assert (row["first_exchange_ms"] > 0, row["exchange_ms"] > 0) == (several, several)
+            assert row["first_foretold_ms"] > 0
 
 
 def test_one_rank_has_nothing_to_add_up_and_more_have_both_sums_with_as_much_memory_and_less() -> None:

@@ -49,7 +49,7 @@ def test_explanations_use_the_network_of_as_many_devices_with_this_host_or_else_
         assert latest_network(worker, KIND, "a", 2) is None
         for network in (own, others, three):
             save_network(worker, KIND, network)
-        found = [
+        networks = [
             latest_network(worker, KIND, host, ranks) for host, ranks in (("a", 2), ("d", 2), ("d", 3), ("a", 4))
         ]
     assert networks == [own, others, three, None]

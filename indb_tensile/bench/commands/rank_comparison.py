@@ -26,6 +26,10 @@ Each row has:
   plan was made for. A budget below `floor_bytes`, under which no plan goes, is raised to it.
 - `foretold_ms` is the simulator's forecast from the latencies of the turn before, exchanges among them, and
   `forecast_error` how far the measured time is from it, the median of the rounds.
+- `first_foretold_ms` and `first_forecast_error` are the same for the first forecast, from what is known before the
+  ranks exchange anything: operators that were measured without other ranks, and the measured speed of the network.
+  `first_exchange_ms` is what all exchanges of an iteration were then foretold to take, and `exchange_ms` what they
+  took, a part of it beside the backward pass.
 - `equal_ranks`: whether all ranks end with the same parameters, bit for bit. `exact_bits`: whether these are the bits
   of one device with the same parts; only `exact` promises that.
 
@@ -206,16 +210,37 @@ def _figures(entry: _Entry, entries: Sequence[_Entry], batch: int) -> Row:
         if (predictions := [turn.predicted_ns for turn in turns if turn.predicted_ns is not None])
     ]
     time_ns = median(entry.times_ns)
-    return _common(entry) | {
-        "samples_per_s": round(batch * 1e9 / time_ns, 2),
-        "step_ms": round(time_ns / 1e6, 2),
-        "ratio": round(median(d / t for d, t in zip(parallel.times_ns, entry.times_ns, strict=True)), 3),
-        "sent_bytes": max(
-            round(median(turn.sent_bytes for turn in rank)) for rank in zip(*entry.rounds, strict=True)
-        ),
-        "foretold_ms": round(median(p for p, _ in foretold) / 1e6, 2) if foretold else None,
-        "forecast_error": round(median(t / p for p, t in foretold) - 1, 3) if foretold else None,
-    }
+    return (
+        _common(entry)
+        | _first_figures(entry)
+        | {
+            "samples_per_s": round(batch * 1e9 / time_ns, 2),
+            "step_ms": round(time_ns / 1e6, 2),
+            "ratio": round(median(d / t for d, t in zip(parallel.times_ns, entry.times_ns, strict=True)), 3),
+            "sent_bytes": max(
+                round(median(turn.sent_bytes for turn in rank)) for rank in zip(*entry.rounds, strict=True)
+            ),
+            "foretold_ms": round(median(p for p, _ in foretold) / 1e6, 2) if foretold else None,
+            "forecast_error": round(median(t / p for p, t in foretold) - 1, 3) if foretold else None,
+        }
+    )
+
+
+def _first_figures(entry: _Entry) -> Row:
+    """Return how far the first forecast was from what was measured. That of the slowest rank counts."""
+    rounds = [[turn.first for turn in turns if turn.first is not None] for turns in entry.rounds]
+    names = ("first_foretold_ms", "first_forecast_error", "first_exchange_ms", "exchange_ms")
+    if not all(rounds):
+        return dict.fromkeys(names)
+    foretold_ns = [max(first.iteration_ns for first in ranks) for ranks in rounds]
+    errors = [time_ns / ns - 1 for time_ns, ns in zip(entry.times_ns, foretold_ns, strict=True)]
+    figures = (
+        round(median(foretold_ns) / 1e6, 2),
+        round(median(errors), 3),
+        round(median(max(first.exchange_ns for first in ranks) for ranks in rounds) / 1e6, 2),
+        round(median(max(first.measured_ns for first in ranks) for ranks in rounds) / 1e6, 2),
+    )
+    return dict(zip(names, figures, strict=True))
 
 
 def _common(entry: _Entry) -> Row:
@@ -255,10 +280,19 @@ def _line(row: Row) -> str:
     if "step_ms" not in row:
         return f"{head} {memory}  {bits}"
     forecast = (
-        "" if row["foretold_ms"] is None else f", foretold {row['foretold_ms']} ms ({row['forecast_error']:+.1%})"
+        ""
+        if row["foretold_ms"] is None
+        else f", foretold {row['foretold_ms']} ms ({row['forecast_error']:+.1%}), "
+        f"at first {row['first_foretold_ms']} ms ({row['first_forecast_error']:+.1%})"
+    )
+    exchanges = (
+        f"; exchanges {row['exchange_ms']} ms, at first foretold {row['first_exchange_ms']} ms"
+        if row["exchange_ms"]
+        else ""
     )
     return (
-        f"{head} {row['samples_per_s']:7.2f} samples/s, {row['ratio']:.2f} of DDP's; {row['step_ms']} ms{forecast}; "
+        f"{head} {row['samples_per_s']:7.2f} samples/s, {row['ratio']:.2f} of DDP's; "
+        f"{row['step_ms']} ms{forecast}{exchanges}; "
         f"sends {row['sent_bytes'] / config.MIB:.1f} MB; {memory}  {bits}"
     )
 

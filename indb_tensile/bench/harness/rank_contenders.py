@@ -33,6 +33,8 @@ from indb_tensile.executor.capture.passes import Passes
 from indb_tensile.executor.capture.rank_share import RankShare, Reduce
 from indb_tensile.executor.capture.step_capture import CapturedStep, capture_training
 from indb_tensile.executor.latency.calibrate import calibrate, unknown_signatures
+from indb_tensile.executor.ranks.exchange_traffic import awaiting_signatures, latencies_on_network
+from indb_tensile.executor.ranks.network_measurement import measure_network
 from indb_tensile.executor.ranks.rank_connection import join_ranks
 from indb_tensile.executor.ranks.rank_group import RankGroup
 from indb_tensile.executor.ranks.step_exchange import exchanging, measuring
@@ -42,6 +44,7 @@ from indb_tensile.scheduler.memory.peak import floor, vanilla_peak
 from indb_tensile.scheduler.plan import Infeasible
 from indb_tensile.scheduler.planner import JobPlan, foresee, plan_jobs
 from indb_tensile.scheduler.timing.machines import REFERENCE
+from indb_tensile.scheduler.timing.network_times import GangNetwork
 
 DDP, DDP_ZERO = "DDP", "DDP, ZeRO"
 WARM_ITERATIONS = 1
@@ -86,7 +89,8 @@ class RankMethod:
 class RankTurn:
     """One turn of one rank. Times and bytes are those of one iteration.
 
-    `predicted_ns` is the simulator's for the latencies of the turn before; None for DDP and in a first turn.
+    `predicted_ns` is the simulator's for the latencies of the turn before; None for DDP and in a first turn. `first`
+    is what was foretold before anything was exchanged, with the measured time of all exchanges; None for DDP.
     """
 
     step_ns: float
@@ -94,6 +98,19 @@ class RankTurn:
     digest: str
     peak_bytes: int
     predicted_ns: int | None = None
+    first: "FirstForecast | None" = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstForecast:
+    """The simulator's time of an iteration from operators that were measured without other ranks, and from transfers.
+
+    `exchange_ns` is what its exchanges were foretold to take in all, and `measured_ns` what they took.
+    """
+
+    iteration_ns: int
+    exchange_ns: int
+    measured_ns: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,18 +207,30 @@ class PlannedRank:
     """The captured step of one rank on an emulated device of its own, under one of several plans."""
 
     def __init__(
-        self, task: RankTask, subject: TrainingSubject, group: RankGroup, share: RankShare, link: Link | None
+        self,
+        task: RankTask,
+        subject: TrainingSubject,
+        group: RankGroup,
+        share: RankShare,
+        link: Link | None,
+        network: GangNetwork | None,
     ) -> None:
-        """`link` is the device's link. Without it, one is made that is as slow as this machine computes the step."""
+        """`link` is the device's link. Without it, one is made that is as slow as this machine computes the step.
+
+        `network` is that between the ranks; None if there is one.
+        """
         self._group = group
         self._names = {name for name, _ in [*subject.module.named_parameters(), *subject.module.named_buffers()]}
         self._ranks = task.share.ranks
         with measuring(self._ranks):
-            self._step = _captured(task, subject, share)
+            self._step, latency_ns = _captured(task, subject, share)
             self.link = link or slowed_link(subject, self._step, REFERENCE, _LINK_ITERATIONS)
             self._stack = ExitStack()
             opened, _ = self._stack.enter_context(emulated_with_grant(self.link, 2 * vanilla_peak(self._step.graph)))
             self._trial = StepTrial(subject, self._step, opened, placer=Placer(opened.serving), share=share)
+        self._first_ns = (
+            latency_ns if network is None else latencies_on_network(self._step, latency_ns, share, network, {})
+        )
         self._plans: dict[str, JobPlan] = {}
         self._latency_ns: dict[str, tuple[int, ...]] = {}  # of the last turn of each plan
 
@@ -228,7 +257,9 @@ class PlannedRank:
             step_ns, sent = _timed(self._trial.iterate, iterations)
         measured = self._trial.runner.measured()
         assert measured is not None
-        predicted = self._predicted(plan, self._latency_ns.get(name))
+        latency_ns = self._latency_ns.get(name)
+        predicted = None if latency_ns is None else self._predicted(plan, latency_ns)
+        first = self._predicted(plan, self._first_ns)
         self._latency_ns[name] = measured.latency_ns
         exported = {key: value for key, value in self._trial.state.export().items() if key in self._names}
         return RankTurn(
@@ -237,6 +268,11 @@ class PlannedRank:
             digest=_digest(exported),
             peak_bytes=measured.peak_bytes,
             predicted_ns=predicted,
+            first=FirstForecast(
+                iteration_ns=first,
+                exchange_ns=self._exchange_ns(self._first_ns),
+                measured_ns=self._exchange_ns(measured.latency_ns),
+            ),
         )
 
     def close(self) -> None:
@@ -259,9 +295,13 @@ class PlannedRank:
         assert not isinstance(plans, Infeasible)  # no budget here is below the floor
         return plans[0]
 
-    def _predicted(self, plan: JobPlan, latency_ns: tuple[int, ...] | None) -> int | None:
-        if latency_ns is None:
-            return None
+    def _exchange_ns(self, latency_ns: tuple[int, ...]) -> int:
+        """Return the time of all exchanges of an iteration."""
+        waiting = awaiting_signatures(self._step)
+        operators = zip(self._step.graph.operators, latency_ns, strict=True)
+        return sum(ns for operator, ns in operators if operator.signature in waiting)
+
+    def _predicted(self, plan: JobPlan, latency_ns: tuple[int, ...]) -> int:
         (again,) = foresee([workload(self._step, latency_ns)], [plan], link=self.link)
         return again.forecast.iteration_ns
 
@@ -283,11 +323,14 @@ class RankContenders:
             divides: DataParallel(task, subject, divides_state=divides)
             for divides in ([False, True] if several else [False])
         }
+        network = None
+        if several:
+            network = GangNetwork(hosts=("localhost",) * share.ranks, times=measure_network(self.group))
         self.planned: dict[tuple[Reduce, bool], PlannedRank] = {}
         link: Link | None = None
         for way, divides in ways:
             own = replace(share, reduce=way, divides_state=divides)
-            planned = PlannedRank(task, subject, self.group, own, link)
+            planned = PlannedRank(task, subject, self.group, own, link, network)
             self.planned[way, divides], link = planned, planned.link
 
     def plan(self, method: RankMethod) -> PlannedMemory | None:
@@ -324,8 +367,8 @@ def _parts(task: RankTask, subject: TrainingSubject) -> Passes:
     return Passes(micro_batch_size=max(1, len(subject.x) // task.parts))
 
 
-def _captured(task: RankTask, subject: TrainingSubject, share: RankShare) -> CapturedStep:
-    """Return the calibrated step of a rank; that of one device if there is one rank."""
+def _captured(task: RankTask, subject: TrainingSubject, share: RankShare) -> tuple[CapturedStep, tuple[int, ...]]:
+    """Return the calibrated step of a rank, and its operators' latencies. One rank has the step of one device."""
     passes = _parts(task, subject)
     captured = (
         capture_training(
@@ -339,8 +382,9 @@ def _captured(task: RankTask, subject: TrainingSubject, share: RankShare) -> Cap
         ),
     )
     most_bytes = 2 * vanilla_peak(captured[0].graph) + config.GIB
-    (step,) = calibrate(captured, unknown_signatures(captured, {}), {}, most_bytes).steps
-    return step
+    outcome = calibrate(captured, unknown_signatures(captured, {}), {}, most_bytes)
+    (step,) = outcome.steps
+    return step, tuple(outcome.measured[operator.signature][0] for operator in step.graph.operators)
 
 
 def _digest(values: dict[str, torch.Tensor]) -> str:
