@@ -92,6 +92,11 @@ class StartRule:
         self.choice = choose_starts(self._forecasts, self._running)
         return set(jobs) <= set(self.choice.starts)
 
+    @property
+    def known_sets(self) -> int:
+        """The number of sets whose plans were slower than foretold. The choice follows from their times."""
+        return len(self._corrections)
+
     def keeps_all_memory(self, job: JobId) -> bool:
         """Return whether the job keeps all the memory that it can use beside all jobs that run or start now."""
         number = self._number(job)

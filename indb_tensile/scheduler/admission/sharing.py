@@ -148,11 +148,11 @@ def _let_in(decision: Decision, reason: PlanReason) -> bool:
         waiting = _ranks_first(waiting)
     rule = _start_rule(decision, _up_to_holder(decision.pool, waiting))
     while True:
-        starts = rule.choice.starts if rule is not None else ()
+        known_sets = rule.known_sets if rule is not None else 0
         if _let_in_first(decision, waiting, reason, rule):
             return True
-        # Slower plans than foretold have changed the choice, perhaps to a job before those that were planned.
-        if rule is None or rule.choice.starts in ((), starts):
+        # Plans that were slower than foretold may have changed the choice to a job that had been passed over by then.
+        if rule is None or not rule.choice.starts or rule.known_sets == known_sets:
             return False
 
 

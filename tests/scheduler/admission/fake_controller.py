@@ -136,7 +136,8 @@ class FakeController:
 class HalvingPlanner:
     """Plan every job for its whole graph. If the budget is too small, the last jobs get down to half of theirs."""
 
-    slowdown: float = 4.0  # of a job that is planned for half of its graph
+    slowdown: float = 4.0  # of a job that is planned for half of its graph, as trade-offs foretell it
+    planned_slowdown: float | None = None  # the same in the forecasts of plans; None: these say 1000 ns for any plan
     rounds: bool = False  # jobs may share the device in phases
     uploads: bool = False  # a fifth of an iteration waits for its batch, unless memory is lent for the next one
     swaps: bool = True  # without swaps no job can be planned for less than its whole graph
@@ -196,6 +197,9 @@ class HalvingPlanner:
         )
 
     def foresee(self, workloads: tuple[Workload, ...], plans: tuple[JobPlan, ...]) -> tuple[JobPlan, ...]:
+        if self.planned_slowdown is not None:
+            pairs = zip(workloads, plans, strict=True)
+            return tuple(replace(plan, forecast=self._forecast(workload, plan)) for workload, plan in pairs)
         if not self.uploads:
             return plans
         waits = replace(_FORECAST, compute_ns=800, upload_ns=200)
@@ -216,6 +220,18 @@ class HalvingPlanner:
         half = TradeOff(peak_bytes=half_bytes, iteration_ns=half_ns, compute_ns=time_ns, stall_ns=half_ns - time_ns)
         return (whole, half) if half_bytes < whole.peak_bytes else (whole,)
 
+    def _forecast(self, workload: Workload, plan: JobPlan) -> Forecast:
+        compute_ns = sum(workload.latency_ns[0])
+        squeezed = plan.peak_bytes < self.whole_bytes(workload)
+        stall_ns = round(((self.planned_slowdown or 1) - 1) * compute_ns) if squeezed else 0
+        return replace(
+            _FORECAST,
+            iteration_ns=compute_ns + stall_ns,
+            compute_ns=compute_ns,
+            stall_in_ns=stall_ns,
+            peak_bytes=plan.peak_bytes,
+        )
+
     def whole_bytes(self, workload: Workload) -> int:
         first = workload.graphs[0]
         return sum(t.size_bytes for t in first.tensors) + max(o.workspace_bytes for o in first.operators)
@@ -229,7 +245,12 @@ class CachedPlanner(HalvingPlanner):
 
     def add_answer(self, question: Question) -> None:
         """Add HalvingPlanner's answer to the cache."""
-        planner = HalvingPlanner(rounds=self.rounds, uploads=self.uploads)
+        planner = HalvingPlanner(
+            slowdown=self.slowdown,
+            planned_slowdown=self.planned_slowdown,
+            rounds=self.rounds,
+            uploads=self.uploads,
+        )
         self.answers.append((question, answer_of(planner, question)))
 
     def plan(self, workloads: tuple[Workload, ...], *, budget_bytes: int) -> tuple[JobPlan, ...] | Infeasible:
@@ -288,8 +309,10 @@ class CachedPlanner(HalvingPlanner):
 class SlowPlannerController(FakeController):
     """A fake controller whose planner answers after `decide()` has returned, as the planner process does."""
 
-    def __init__(self, budget: int, **rules: Any) -> None:
-        self.cached_planner = CachedPlanner(rounds=bool(rules.get("phases")), uploads=bool(rules.get("batch")))
+    def __init__(self, budget: int, planner: HalvingPlanner | None = None, **rules: Any) -> None:
+        """Questions are answered as by `planner`."""
+        planner = planner or HalvingPlanner(rounds=bool(rules.get("phases")), uploads=bool(rules.get("batch")))
+        self.cached_planner = CachedPlanner(**vars(planner))
         self.question: Question | None = None  # the question that the planner works on
         super().__init__(budget, planner=self.cached_planner, **rules)
 

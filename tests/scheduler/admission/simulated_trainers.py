@@ -45,7 +45,14 @@ from indb_tensile.scheduler.admission.pool import Fault, Sharing, TrainerId
 from indb_tensile.scheduler.completion.contention import Contention
 from indb_tensile.scheduler.graph import StepGraph
 from indb_tensile.scheduler.link import Link
-from tests.scheduler.admission.fake_controller import REGION, FakeController, SlowPlannerController, graph, job
+from tests.scheduler.admission.fake_controller import (
+    REGION,
+    FakeController,
+    HalvingPlanner,
+    SlowPlannerController,
+    graph,
+    job,
+)
 
 _LINK = Link(out_bytes_per_s=1 << 40, in_bytes_per_s=1 << 40)
 _TURNS = Contention(points=((1, 1.0), (2, 2.0)))
@@ -63,13 +70,15 @@ class SimulatedTrainers:
         slow: bool,
         shifts: bool = False,
         loans: bool = False,
+        planned_slowdown: float | None = None,
     ) -> None:
         rules: dict[str, Any] = {"spare_trainers": 2, "max_jobs": 4, "phases": not shifts, "moves_trained": True}
         if shifts:
             rules |= {"sharing": Sharing.COMPLETION, "link": _LINK, "first_step_s": 5.0, "contention": _TURNS}
         if loans:
             rules["batch"] = ("t0",)
-        self.controller = (SlowPlannerController if slow else FakeController)(budget, **rules)
+        planner = HalvingPlanner(planned_slowdown=planned_slowdown, rounds=not shifts, uploads=loans)
+        self.controller = (SlowPlannerController if slow else FakeController)(budget, planner, **rules)
         self.now_s = 0.0
         self.data = data
         self.sizes = dict(enumerate(sizes, start=1))

@@ -17,7 +17,6 @@ from indb_tensile.scheduler.completion.demand import TradeOff
 from indb_tensile.scheduler.graph import OpIndex, Stage
 from indb_tensile.scheduler.plan import Execution, Infeasible, Plan
 from indb_tensile.scheduler.planner import JobPlan
-from indb_tensile.scheduler.timing.simulate import Forecast
 from indb_tensile.scheduler.workload import Workload
 
 from .fake_controller import REGION, FakeController, HalvingPlanner, graph, job, measurement, orders_of_type
@@ -29,31 +28,7 @@ _NO_CONTENTION = Contention(points=((1, 1.0), (8, 1.0)))
 class TimedPlanner(HalvingPlanner):
     """A planner whose plans have forecasts: `planned_slowdown` for a job that is planned for less than it can use."""
 
-    planned_slowdown: float = 4.0
-
-    def plan(self, workloads: tuple[Workload, ...], *, budget_bytes: int) -> tuple[JobPlan, ...] | Infeasible:
-        plans = super().plan(workloads, budget_bytes=budget_bytes)
-        if isinstance(plans, Infeasible):
-            return plans
-        return tuple(
-            replace(plan, forecast=self._forecast(workload, plan))
-            for workload, plan in zip(workloads, plans, strict=True)
-        )
-
-    def _forecast(self, workload: Workload, plan: JobPlan) -> Forecast:
-        compute_ns = sum(workload.latency_ns[0])
-        squeezed = plan.peak_bytes < self.whole_bytes(workload)
-        stall_ns = round((self.planned_slowdown - 1) * compute_ns) if squeezed else 0
-        return Forecast(
-            iteration_ns=compute_ns + stall_ns,
-            compute_ns=compute_ns,
-            stall_out_ns=0,
-            stall_in_ns=stall_ns,
-            upload_ns=0,
-            peak_bytes=plan.peak_bytes,
-            out_bytes=0,
-            in_bytes=0,
-        )
+    planned_slowdown: float | None = 4.0
 
 
 def _controller(budget: int, planner: TimedPlanner | None = None, **rules: Any) -> FakeController:

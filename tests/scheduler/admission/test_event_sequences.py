@@ -204,7 +204,12 @@ def test_no_sequence_of_events_exceeds_the_budget_loses_a_job_or_gets_stuck(data
     budget = data.draw(st.integers(1, 20), label="budget")
     shifts = data.draw(st.booleans(), label="jobs change places")
     loans = data.draw(st.booleans(), label="memory is lent for next batches")
-    simulation = EventSimulation(budget, sizes, data, slow=slow, shifts=shifts, loans=loans)
+    planned_slowdown = (
+        data.draw(st.sampled_from([None, 1.5, 6.0]), label="plans of half the memory") if shifts else None
+    )
+    simulation = EventSimulation(
+        budget, sizes, data, slow=slow, shifts=shifts, loans=loans, planned_slowdown=planned_slowdown
+    )
     for _ in range(data.draw(st.integers(0, 60), label="steps")):
         simulation.take_random_action()
     simulation.run_to_completion()
