@@ -33,6 +33,7 @@ from indb_tensile.scheduler.host_memory import parked_bytes
 # The trainer's part of a change beside its copies: buffers, graphs that are recorded anew, messages. `bench trace`
 # assumes as much.
 _HAND_OVER_NS = 100_000_000
+_ON_THE_DEVICE = (JobStage.CALIBRATING, JobStage.RUNNING, JobStage.PARKING, JobStage.ENDING)
 
 
 def shift(decision: Decision, waiting: Sequence[Member]) -> bool:
@@ -55,12 +56,19 @@ def shift(decision: Decision, waiting: Sequence[Member]) -> bool:
 
 
 def look_again(decision: Decision) -> None:
-    """Have the memory divided again if a shift pays now: quanta end and first steps become overdue without events."""
+    """Have the memory divided again if a shift pays now: quanta end and first steps become overdue without events.
+
+    It is also divided again if a first step is overdue while the device is free. No sequence of events is known to
+    lead there, but if one did, the job would wait for ever, and the others with it.
+    """
     pool = decision.pool
     if pool.due is not None or pool.asked:
         return
     waiting = [m for m in pool.at(JobStage.WAITING) if not m.paused and not m.over_quota]
-    if _foretell_shift(pool, waiting) is not None:
+    is_free = not pool.at(*_ON_THE_DEVICE)
+    if is_free and any(is_overdue(pool, member) for member in waiting):
+        decision.pool = replace(pool, due=PlanReason.START)
+    elif _foretell_shift(pool, waiting) is not None:
         decision.pool = replace(pool, due=PlanReason.PARKING)
 
 

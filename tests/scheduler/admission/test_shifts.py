@@ -221,6 +221,17 @@ def test_a_long_job_that_waits_for_its_first_step_for_too_long_has_one_quantum()
     assert _leaving(controller) == [second]
 
 
+def test_free_device_is_not_left_idle_once_a_first_step_is_overdue_although_no_event_comes() -> None:
+    controller = _controller(first_step_s=5.0)
+    controller.pool = replace(controller.pool, asked=True)  # so that no job starts
+    _capture(controller, 1, steps=10)
+    controller.pool = replace(controller.pool, asked=False, due=None)
+    controller.send(Tick(now_s=4.0))
+    assert _stages(controller) == {1: JobStage.WAITING}
+    controller.send(Tick(now_s=6.0))
+    assert _stages(controller) == {1: JobStage.RUNNING}
+
+
 def test_an_owners_flood_of_jobs_does_not_delay_the_first_step_of_another_owner() -> None:
     controller = _controller(max_jobs=6, first_step_s=60.0)
     running = _start(controller, 1, 50_000.0, owner=1)
