@@ -22,6 +22,7 @@ from indb_tensile.bench.harness.chaos_events import (
     parse_kinds,
 )
 from indb_tensile.bench.harness.chaos_forwarder import Forwarder
+from indb_tensile.bench.harness.chaos_progress import ChaosProgress
 from indb_tensile.bench.harness.chaos_verdict import BAD, Fate, JobEnding, fate, is_clean, judge
 from indb_tensile.errors import RequestError
 
@@ -147,6 +148,25 @@ def test_a_client_distinguishes_an_outage_from_a_fault() -> None:
     assert not any(is_outage(state) for state in ("XX000", "42501", "P0001", "58000"))
 
 
+def test_a_test_that_a_signal_ends_says_what_it_has_done_and_what_was_not_checked() -> None:
+    progress = ChaosProgress(planned=9)
+    assert (progress.event_figures()["events"], progress.prediction_figures()) == (0, {})
+    for kind, recovery_s in (("kill_trainer", 0.5), ("fill_disk", 2.5), ("kill_trainer", 1.5)):
+        progress.events[kind] += 1
+        progress.record_recovery(kind, recovery_s)
+    assert progress.event_figures() == {
+        "events": 3,
+        "events_by_kind": {"kill_trainer": 2, "fill_disk": 1},
+        "longest_recovery_s": 2.5,
+        "slowest_to_recover_from": "fill_disk",
+        "not_recovered": 0,
+    }
+    assert progress.interruption("SIGTERM") == (
+        "SIGTERM ended the chaos test after 3 of 9 events; "
+        "the bits and endings of its jobs and what it left behind were not checked"
+    )
+
+
 class Echo:
     """A server on a Unix socket that returns every byte it receives."""
 
@@ -243,6 +263,21 @@ def test_a_forwarder_that_refuses_breaks_old_and_new_connections(forwarder: Forw
     forwarder.heal()
     with connected(tmp_path) as client:
         assert answer(client, b"y") == b"y"
+
+
+def test_a_forwarder_that_closes_breaks_connections_that_it_stalls_without_a_traceback(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with closing(Echo(tmp_path / "echo")):
+        forwarder = Forwarder(tmp_path / "link", tmp_path / "echo")
+        with connected(tmp_path) as client, connected(tmp_path) as idle:
+            assert (answer(client, b"x"), answer(idle, b"y")) == (b"x", b"y")
+            forwarder.stall()
+            client.sendall(b"held back")
+            forwarder.close()
+            assert is_broken(client)
+            assert is_broken(idle)
+    assert (caplog.text, capsys.readouterr().err) == ("", "")
 
 
 def test_a_connection_to_a_missing_server_is_broken(tmp_path: Path) -> None:

@@ -15,6 +15,9 @@ With `--devices` above 1 the requests are for one device, two devices and so on 
 one device, with batches in the same parts. `--kinds signals` draws kills and stops of trainers and controllers only:
 of 250 events 200 are SIGKILL and 50 are SIGSTOP with a later SIGCONT.
 
+A test that SIGTERM or an interrupt ends prints the figures of its events and predictions so far. One sentence on
+standard error says that jobs and leftovers were not checked. Processes are still ended, and files are removed.
+
 The same seed draws the same events. Events that the machine does not support are left out, such as full disks without
 the right to mount a file system. The report gives the reason.
 """
@@ -39,11 +42,13 @@ from indb_tensile.bench.harness.chaos_client import Client
 from indb_tensile.bench.harness.chaos_events import ChaosEvent, ChaosEventKind, draw_events, parse_kinds
 from indb_tensile.bench.harness.chaos_faults import Faults
 from indb_tensile.bench.harness.chaos_jobs import OWNERS, TRAININGS, Jobs
+from indb_tensile.bench.harness.chaos_progress import ChaosProgress
 from indb_tensile.bench.harness.chaos_rig import ChaosRig, ChaosRigOptions, poll_until, set_up
 from indb_tensile.bench.harness.chaos_users import Users
 from indb_tensile.bench.harness.chaos_verdict import is_clean, judge
 from indb_tensile.bench.harness.chaos_watch import MemoryWatch, descriptors, device_bytes, shared_memory_files
 from indb_tensile.bench.harness.process_exit import run
+from indb_tensile.error_report import print_error
 from indb_tensile.errors import DatabaseError, RequestError, TensileError, UnavailableError
 
 Value = TypeVar("Value")
@@ -82,14 +87,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
         kinds=parse_kinds(options.kinds),
         devices=options.devices,
     )
+    progress = ChaosProgress(planned=plan.events)
     with ExitStack() as stack:
         log = stack.enter_context(options.log.open("a", buffering=1)) if options.log else sys.stderr
-        report = run_chaos(plan, log)
-    print(json.dumps(report) if options.json else "\n".join(f"{name:>28} {value}" for name, value in report.items()))
+        try:
+            report = run_chaos(plan, log, progress)
+        except (KeyboardInterrupt, SystemExit) as end:  # SIGTERM raises SystemExit: see process_exit.py
+            _print(_settings(plan) | progress.event_figures() | progress.prediction_figures(), as_json=options.json)
+            print_error(progress.interruption("an interrupt" if isinstance(end, KeyboardInterrupt) else "SIGTERM"))
+            raise
+    _print(report, as_json=options.json)
     sys.exit(0 if is_clean(report) else 1)
 
 
-def run_chaos(plan: ChaosOptions, log: TextIO) -> dict[str, Any]:
+def run_chaos(plan: ChaosOptions, log: TextIO, progress: ChaosProgress) -> dict[str, Any]:
     """Create the rig, disturb it, let it recover, and return the report."""
     started_s = time.monotonic()
     files_before = shared_memory_files()
@@ -107,8 +118,7 @@ def run_chaos(plan: ChaosOptions, log: TextIO) -> dict[str, Any]:
     )
     trainings = tuple(replace(training, in_parts=plan.devices > 1) for training in TRAININGS)
     with set_up(design) as rig, closing(Jobs(rig=rig, trainings=trainings)) as jobs:
-        test = _ChaosTest(plan, rig, jobs, log)
-        report = test.run()
+        report = _ChaosTest(plan, rig, jobs, log, progress).run()
     report["shared_memory_files_left"] = len(shared_memory_files() - files_before)
     return report | {"seconds": round(time.monotonic() - started_s, 1)}
 
@@ -116,14 +126,10 @@ def run_chaos(plan: ChaosOptions, log: TextIO) -> dict[str, Any]:
 class _ChaosTest:
     """Runs one chaos test on a rig."""
 
-    def __init__(self, plan: ChaosOptions, rig: ChaosRig, jobs: Jobs, log: TextIO) -> None:
-        self._plan, self._rig, self._jobs, self._log = plan, rig, jobs, log
+    def __init__(self, plan: ChaosOptions, rig: ChaosRig, jobs: Jobs, log: TextIO, progress: ChaosProgress) -> None:
+        self._plan, self._rig, self._jobs, self._log, self._progress = plan, rig, jobs, log, progress
         self._users = Users(rig, jobs)
         self._actions = {**Faults(rig, jobs).actions(), **self._users.actions()}
-        self._events: Counter[str] = Counter()
-        self._recovery_s = 0.0
-        self._slowest = ""
-        self._not_recovered = 0
         self._disturbed: tuple[str, float] | None = None  # first event without recovery so far, and when it ended
         self._requested = 0
         self._began_s = time.monotonic()
@@ -135,6 +141,7 @@ class _ChaosTest:
         descriptors_before = descriptors(self._rig)
         memory = MemoryWatch(self._rig)
         client = Client(self._rig, self._jobs.trainings, self._jobs.references)
+        self._progress.client = client
         client.start()
         try:
             self._run_events()
@@ -150,13 +157,8 @@ class _ChaosTest:
             | {
                 "histories": {job: self._jobs.history(job) for job in verdict["jobs_at_fault"][:_HISTORIES]},
                 "invalid_jobs_left": self._jobs.run("invalid_jobs_left")[0][0],
-                "predictions": client.answers,
-                "wrong_predictions": len(client.wrong),
-                "prediction_faults": len(client.faults),
-                "prediction_errors": dict(client.errors),
-                "longest_prediction_s": round(client.longest_s, 2),
-                "first_faults": [*client.wrong, *client.faults][:5],
             }
+            | self._progress.prediction_figures()
             | left
             | {"peak_rss_mb": {name: round(size / config.MIB) for name, size in memory.peak_bytes.items()}}
         )
@@ -201,7 +203,7 @@ class _ChaosTest:
         except (psycopg.Error, DatabaseError) as error:
             outcome = {"interrupted": str(error).splitlines()[0]}  # by the effects of an earlier event
         over_s = time.monotonic()
-        self._events[event.kind.value] += 1
+        self._progress.events[event.kind.value] += 1
         self._rig.mend()
         line: dict[str, Any] = {
             "event": event.number,
@@ -219,11 +221,10 @@ class _ChaosTest:
         """Return the seconds until server, controllers and services recovered; None if they exceeded the limit."""
         beats = _safely(self._beats, dict[int, str]())
         if not poll_until(lambda: self._recovered(beats), RECOVERY_S):
-            self._not_recovered += 1
+            self._progress.not_recovered += 1
             return None
         recovery_s = round(time.monotonic() - since_s, 2)
-        if recovery_s > self._recovery_s:
-            self._recovery_s, self._slowest = recovery_s, kind
+        self._progress.record_recovery(kind, recovery_s)
         return recovery_s
 
     def _recovered(self, beats: Mapping[int, str]) -> bool:
@@ -271,24 +272,29 @@ class _ChaosTest:
         }
 
     def _summary(self, ended: bool) -> dict[str, Any]:
-        plan = self._plan
         ((interruptions, on_several),) = self._jobs.run("interruptions")
         return {
-            "seed": plan.seed,
-            "lease_s": plan.lease_s,
-            "controllers": plan.controllers,
-            "devices": plan.devices,
+            **_settings(self._plan),
             "jobs_on_several_devices": on_several,
             "interruptions": interruptions,
-            "events": self._events.total(),
-            "events_by_kind": dict(self._events),
+            **self._progress.event_figures(),
             "events_left_out": {kind.value: why for kind, why in self._rig.left_out.items()},
             "events_denied": {kind.value: count for kind, count in self._users.denied.items()},
             "all_ended_in_time": ended,
-            "longest_recovery_s": self._recovery_s,
-            "slowest_to_recover_from": self._slowest,
-            "not_recovered": self._not_recovered,
         }
+
+
+def _settings(plan: ChaosOptions) -> dict[str, Any]:
+    return {
+        "seed": plan.seed,
+        "lease_s": plan.lease_s,
+        "controllers": plan.controllers,
+        "devices": plan.devices,
+    }
+
+
+def _print(report: Mapping[str, Any], *, as_json: bool) -> None:
+    print(json.dumps(report) if as_json else "\n".join(f"{name:>28} {value}" for name, value in report.items()))
 
 
 def _safely(look: Callable[[], Value], otherwise: Value) -> Value:

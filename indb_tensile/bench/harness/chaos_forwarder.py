@@ -23,15 +23,16 @@ class Forwarder:
     def __init__(self, listen: Path | tuple[str, int], target: Path) -> None:
         self._listen, self._target = listen, target
         self._writers: set[asyncio.StreamWriter] = set()
+        self._serving: set[asyncio.Task[None]] = set()
         self._refusing = False
         self._loop = asyncio.new_event_loop()
         self._flowing = asyncio.Event()
         self._flowing.set()
         self._thread = threading.Thread(target=self._run, name="forwarder", daemon=True)
         opening = (
-            asyncio.start_unix_server(self._serve, listen)
+            asyncio.start_unix_server(self._accept, listen)
             if isinstance(listen, Path)
-            else asyncio.start_server(self._serve, *listen)
+            else asyncio.start_server(self._accept, *listen)
         )
         self._server = self._loop.run_until_complete(opening)
         self._thread.start()
@@ -60,7 +61,7 @@ class Forwarder:
         self._call(self._server.close)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
-        self._loop.run_until_complete(_finish())
+        self._loop.run_until_complete(self._end_connections())
         self._loop.close()
         if isinstance(self._listen, Path):
             self._listen.unlink(missing_ok=True)
@@ -80,6 +81,12 @@ class Forwarder:
         for writer in self._writers:
             writer.transport.abort()
         return count
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # A task of our own: asyncio prints a traceback when a task is cancelled that it has made for a connection.
+        task = self._loop.create_task(self._serve(reader, writer))
+        self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self._refusing:
@@ -109,10 +116,9 @@ class Forwarder:
                 await writer.drain()
         writer.close()
 
-
-async def _finish() -> None:
-    """Cancel the tasks of broken connections and wait for their end."""
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in others:
-        task.cancel()
-    await asyncio.gather(*others, return_exceptions=True)
+    async def _end_connections(self) -> None:
+        """Cancel the tasks of broken connections and wait for their end."""
+        tasks = tuple(self._serving)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

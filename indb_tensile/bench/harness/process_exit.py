@@ -3,7 +3,8 @@
 Errors are printed as by the command `tensile`, with two differences. An interrupt ends the process without a message,
 because it also reaches the processes that a benchmark has started. A bug leaves its traceback on standard error.
 SIGTERM and a closed output pipe end the process without a message, too. The output printed until then stays valid,
-and resources that the benchmark created, such as a server, are released.
+and resources that the benchmark created, such as a server, are released. A benchmark that prints its report only at
+its end, such as chaos, prints what it has so far, and says what is missing.
 """
 
 import os
