@@ -51,7 +51,7 @@ title_of() {
     chaos-default-lease) echo "chaos: 100 events at the default lease" ;;
     chaos-ranks) echo "chaos: 200 kills and 50 stops of trainers and controllers of jobs on several devices" ;;
     controllers) echo "controllers: 200 jobs on four simulated devices, and jobs of several devices among single ones" ;;
-    soak-rounds) echo "soak: 150 rounds of jobs that share memory in phases, with members killed and parked" ;;
+    soak-rounds) echo "soak: 550 rounds of jobs that share memory in phases, with members killed and parked" ;;
     soak) echo "soak: 500 trainers killed at random moments" ;;
   esac
 }
@@ -71,7 +71,7 @@ run_part() {
     chaos-ranks)
       $tensile bench chaos --devices 3 --controllers 4 --kinds signals --events 250 --lease 6 --seed "$seed" ;;
     controllers) $tensile bench controllers && $tensile bench controllers --gangs 20 --mean 120 ;;
-    soak-rounds) $tensile bench soak --rounds 150 --seed "$seed" ;;
+    soak-rounds) $tensile bench soak --rounds 550 --seed "$seed" ;;
     soak) $tensile bench soak --kills 500 --seed "$seed" ;;
   esac
 }

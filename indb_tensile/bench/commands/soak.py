@@ -1,7 +1,7 @@
 """Soak test of device memory: kills trainers at random moments and checks that no region is shared or lost.
 
     python -m indb_tensile.bench soak [--kills 500] [--at-once 4] [--survivors 2] [--seed 0] [--json]
-    python -m indb_tensile.bench soak --rounds 150 [--seed 0] [--json]
+    python -m indb_tensile.bench soak --rounds 550 [--seed 0] [--json]
 
 Survivors train a small network on the device again and again, with their tensors in the device's memory. Beside them
 the test starts victims, which only allocate, fill and check memory. It changes their grants and kills them by
