@@ -28,6 +28,7 @@ class Trained:
 
     total: int
     sizes: dict[JobId, int]
+    iterations: dict[JobId, int]
     jobs: list[JobId] = field(default_factory=list)
     given_back: list[JobId] = field(default_factory=list)
     faults: list[BaseException] = field(default_factory=list)
@@ -42,8 +43,14 @@ class Held:
     """A job, or one of its ranks, that a worker has claimed."""
 
     claimed: ClaimedJob
+    iterations_left: int
     state: RankState = RankState.PREPARING
     has_memory: bool = False
+
+    def iterate(self) -> bool:
+        """Train for an iteration. Return whether the job has trained all of its iterations."""
+        self.iterations_left -= 1
+        return self.iterations_left <= 0
 
 
 @dataclass(slots=True)
@@ -59,6 +66,7 @@ class Device:
     def serve(self) -> None:
         """Claim jobs until all have ended, and train those that find memory."""
         while not self.trained.is_over or self.held:
+            jobs.beat(self.connection, self.worker)
             if len(self.held) < 8:
                 self._claim()
             for job, held in tuple(self.held.items()):
@@ -71,7 +79,7 @@ class Device:
         taken = jobs.claim_job(self.connection, self.worker)
         if isinstance(taken, ClaimedJob):
             assert taken.job not in self.held
-            self.held[taken.job] = Held(taken)
+            self.held[taken.job] = Held(taken, self.trained.iterations[taken.job])
 
     def _advance(self, held: Held) -> bool:
         """Take the next step of a job. Return whether this worker has nothing more to do with it."""
@@ -83,6 +91,8 @@ class Device:
     def _train(self, held: Held) -> bool:
         if not held.has_memory:
             self._take_memory(held)
+            return False
+        if not held.iterate():
             return False
         self._end(held.claimed)
         return True
@@ -96,7 +106,7 @@ class Device:
             self._enter(held, RankState.ADMITTED)
         elif held.state is RankState.ADMITTED and set(states) <= {RankState.ADMITTED, RankState.TRAINING}:
             self._enter(held, RankState.TRAINING)
-        elif not held.claimed.follows and set(states) == {RankState.TRAINING}:
+        elif not held.claimed.follows and set(states) == {RankState.TRAINING} and held.iterate():
             self._end(held.claimed)
             return True
         return False
@@ -119,19 +129,24 @@ class Device:
         self.trained.jobs.append(claimed.job)
 
 
-@pytest.mark.parametrize("count", [6, *(pytest.param(count, marks=pytest.mark.nightly) for count in (12, 500))])
+@pytest.mark.by_day("6-1")
+@pytest.mark.parametrize(("count", "longest"), [(6, 1), (12, 1), (500, 1), (40, 200), (150, 200)])
 def test_eight_workers_train_gangs_and_single_jobs_once_and_leave_no_half_gang_and_no_memory(
-    database: Database, count: int
+    database: Database, count: int, longest: int
 ) -> None:
-    """Half of the jobs are gangs of 2 to 8 devices; a job takes between a tenth of a device and all of it."""
+    """Half of the jobs are gangs of 2 to 8 devices; a job takes between a tenth of a device and all of it.
+
+    Jobs of up to 200 iterations hold their memory for seconds, so gangs wait for each other's and are given back.
+    """
     chance = random.Random(count)
     with database.connect() as admin:
         admin.execute("select tensile_set_quota('postgres', jobs_running => 1000)")
-        sizes = {}
+        sizes, iterations = {}, {}
         for _ in range(count):
             devices = chance.choice((1, 1, 1, 1, 2, 3, 5, 8))
-            sizes[enqueue(admin, spec={"devices": devices})] = chance.randint(10, CAPACITY)
-    trained = Trained(total=count, sizes=sizes)
+            job = enqueue(admin, spec={"devices": devices})
+            sizes[job], iterations[job] = chance.randint(10, CAPACITY), chance.randint(1, longest)
+    trained = Trained(total=count, sizes=sizes, iterations=iterations)
     devices_left = _serve_all(database, trained)
     assert trained.faults == []
     assert sorted(trained.jobs) == sorted(sizes)
