@@ -255,14 +255,18 @@ class FirstPlan:
     # --- improving --------------------------------------------------------------------------------------------------
 
     def _improve_best(self, candidates: Sequence[CandidatePlan]) -> CandidatePlan:
-        """Return the fastest result of improving the best candidate of each order."""
+        """Return the fastest result of improving each order's best candidate that is hopeful, or all while there are
+        many layouts left.
+
+        If the two fastest are laid out into the limit, a candidate made by steps is added, and always improved.
+        """
         starts = self._by_order(candidates)
-        if all(candidate.room_bytes is not None for candidate in starts[:2]):
-            starts += self._lower_by_steps(starts[0])
+        laid_out = all(candidate.room_bytes is not None for candidate in starts[:2])
+        stepped = self._lower_by_steps(starts[0]) if laid_out else []
         hopeful = _HOPEFUL * starts[0].iteration_ns
-        improved = list(starts)
-        for candidate in starts:
-            if candidate.iteration_ns <= hopeful or candidate is starts[-1] or self._layouts_left > 3 * self._ration:
+        improved = [*starts, *stepped]
+        for candidate in (*starts, *stepped):
+            if candidate.iteration_ns <= hopeful or candidate in stepped or self._layouts_left > 3 * self._ration:
                 improved.append(self._polish(candidate, self._ration))
         return fastest_candidate(improved)
 
