@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 
 import click
 
@@ -68,6 +69,7 @@ SERVED = (
     "grid",
     "controllers",
 )
+_INTERRUPTED_S = 30.0  # for which a benchmark may take to end after an interrupt, before it is told once more
 _WITHOUT_SERVER = ("--dsn", "-h", "--help")  # with these options no server is created
 
 
@@ -87,10 +89,28 @@ def _add(noun: str, text: str) -> None:
 
             exit_on_sigterm()
             with temporary_cluster() as cluster:
-                command += ["--dsn", cluster.dsn(database="postgres")]
-                sys.exit(subprocess.run(command, check=False).returncode)
+                sys.exit(finish([*command, "--dsn", cluster.dsn(database="postgres")]))
         # Replaces this process, because benchmarks import torch, and commands do not.
         os.execv(sys.executable, command)  # noqa: S606
+
+
+def finish(command: Sequence[str]) -> int:
+    """Run the benchmark and return its exit code. If this process is told to end, the benchmark is told as well.
+
+    Then this waits until the benchmark has ended the controllers that it started. They need the server until then,
+    and nobody else would end them.
+    """
+    process = subprocess.Popen(command)
+    try:
+        return process.wait()
+    except KeyboardInterrupt:  # mostly a Ctrl-C, which the benchmark has got, too: a second signal would disturb it
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_INTERRUPTED_S)
+        raise
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            process.wait()
 
 
 for _noun, _text in NOUNS.items():

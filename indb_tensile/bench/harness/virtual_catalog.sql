@@ -5,10 +5,16 @@ create schema virtual_time;
 create function virtual_time.now() returns timestamptz language sql stable
   return pg_catalog.current_setting('virtual_time.now')::pg_catalog.timestamptz;
 grant usage on schema virtual_time to public;
--- Every function of the catalog pins its search_path. With this one, now() in their bodies means the clock's.
+-- Functions whose bodies are texts pin their search_path. With this one, now() in their bodies means the clock's.
+-- Parsed bodies are parsed anew with it.
 do $$
 declare
   changed record;
+  parsed text[] := array(
+    select pg_catalog.pg_get_functiondef(p.oid) from pg_catalog.pg_proc as p
+     where p.pronamespace = 'tensile'::regnamespace and p.prokind = 'f' and p.prosqlbody is not null
+       and pg_catalog.pg_get_function_sqlbody(p.oid) like '%now()%');
+  definition text;
 begin
   for changed in select p.oid::regprocedure::text as signature from pg_catalog.pg_proc as p
                   where p.pronamespace = 'tensile'::regnamespace and p.prokind in ('f', 'p')
@@ -23,6 +29,11 @@ begin
                   where c.relnamespace = 'tensile'::regnamespace and pg_catalog.pg_get_expr(d.adbin, d.adrelid) = 'now()'
   loop
     execute format('alter table %s alter column %I set default virtual_time.now()', changed.name, changed.attname);
+  end loop;
+  perform pg_catalog.set_config('search_path', 'virtual_time, pg_catalog, pg_temp', true);
+  foreach definition in array parsed
+  loop
+    execute definition;
   end loop;
 end
 $$
