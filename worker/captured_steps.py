@@ -28,7 +28,7 @@ from indb_tensile.executor.capture.step_numbers import StepNumbers, with_numbers
 from indb_tensile.executor.capture.stored_capture import capture_key
 from indb_tensile.executor.latency.calibrate import add_scripts, apply_known, calibrate, unknown_signatures
 from indb_tensile.executor.latency.latency_predictor import Predictor, predict_latencies, read_predictor
-from indb_tensile.executor.ranks.exchange_traffic import awaiting_signatures, latencies_on_network
+from indb_tensile.executor.ranks.exchange_traffic import latencies_on_network, stored_signatures
 from indb_tensile.executor.ranks.step_exchange import measuring
 from indb_tensile.executor.run.precision import with_precision
 from indb_tensile.executor.run.state import HOST
@@ -180,9 +180,7 @@ class CapturedSteps:
 
         Under its own signature such an operator has the time that it takes without other devices.
         """
-        network = self._network
-        waiting = frozenset[str]().union(*map(awaiting_signatures, self.captured))
-        return {} if network is None else {signature: network.signature_of(signature) for signature in waiting}
+        return stored_signatures(self.captured, self._network)
 
     def look_up(self, session: Session) -> None:
         """Load from the catalog what earlier jobs measured about these operators, and the latency predictor."""

@@ -18,7 +18,7 @@ from indb_tensile.executor.capture.passes import Passes
 from indb_tensile.executor.capture.rank_share import RankShare, Reduce, divide_parts
 from indb_tensile.executor.capture.step_capture import CapturedStep, capture_evaluation, capture_training
 from indb_tensile.executor.latency.latency_predictor import Predictor, predict_latencies
-from indb_tensile.executor.ranks.exchange_traffic import awaiting_signatures, latencies_on_network
+from indb_tensile.executor.ranks.exchange_traffic import latencies_on_network, stored_signatures
 from indb_tensile.executor.run.precision import with_precision
 from indb_tensile.job import JobId
 from indb_tensile.learning.registered_network import RegisteredNetwork
@@ -152,7 +152,7 @@ class Explainer:
         share = _share(training, request.spec.devices)
         steps = _capture_graphs(training, share, self._place)
         gang = None if share is None else self._gang_network(share.ranks)
-        measured = self._measured(_signatures(steps) | _exchanged(steps, gang))
+        measured = self._measured(_signatures(steps).union(stored_signatures(steps, gang).values()))
         predictor = self._predictor()
         workload = _workload(steps, measured, predictor, share, gang)
         outlook = self._outlook()
@@ -415,13 +415,6 @@ def _coverage(steps: tuple[CapturedStep, ...], measured: Known, predictor: Predi
         return "operator times as measured on this kind of device"
     others = "estimated" if predictor is None else "predicted"
     return f"{known} of {len(signatures)} kinds of operator measured on this kind of device, the others {others}"
-
-
-def _exchanged(steps: tuple[CapturedStep, ...], gang: GangNetwork | None) -> frozenset[str]:
-    """Return the signatures under which trainings between such devices store the times of exchanges."""
-    if gang is None:
-        return frozenset()
-    return frozenset(gang.signature_of(signature) for step in steps for signature in awaiting_signatures(step))
 
 
 def _signatures(steps: tuple[CapturedStep, ...]) -> frozenset[str]:

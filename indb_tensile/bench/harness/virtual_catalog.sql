@@ -5,8 +5,8 @@ create schema virtual_time;
 create function virtual_time.now() returns timestamptz language sql stable
   return pg_catalog.current_setting('virtual_time.now')::pg_catalog.timestamptz;
 grant usage on schema virtual_time to public;
--- Functions whose bodies are texts pin their search_path. With this one, now() in their bodies means the clock's.
--- Parsed bodies are parsed anew with it.
+-- A function whose body is a string pins its search_path. With the path set here, now() in the body is
+-- virtual_time.now(). A body in SQL's own form was bound to the real now(), so such a function is created again.
 do $$
 declare
   changed record;

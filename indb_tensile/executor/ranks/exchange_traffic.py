@@ -6,7 +6,7 @@ anything is exchanged.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from indb_tensile.executor.capture.exchange_operator import (
     FINISHES,
@@ -40,6 +40,16 @@ def exchanges_of(step: CapturedStep) -> list[Call]:
 def awaiting_signatures(step: CapturedStep) -> frozenset[str]:
     """Return the signatures of the operators whose latency is the time of an exchange."""
     return frozenset(own.kernel.signature for own in step.steps if _awaits(own.kernel))
+
+
+def stored_signatures(steps: Iterable[CapturedStep], network: GangNetwork | None) -> dict[str, str]:
+    """Return the signatures under which trainings on this network store the latencies of operators that wait for an
+    exchange, by the operators' own signatures. Without a network nothing is exchanged.
+    """
+    if network is None:
+        return {}
+    waiting = frozenset[str]().union(*map(awaiting_signatures, steps))
+    return {signature: network.signature_of(signature) for signature in waiting}
 
 
 def latencies_on_network(

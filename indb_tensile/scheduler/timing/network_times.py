@@ -38,7 +38,7 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredTransfer:
-    """The measured time of an operation in which each rank sends and receives so many bytes."""
+    """The measured time of a collective operation in which each rank sends and receives `size_bytes`."""
 
     collective: Collective
     size_bytes: int
