@@ -312,7 +312,7 @@ def _capture(
     share: RankShare | None,
 ) -> CapturedStep:
     if kind is StepKind.TRAINING:
-        step = capture_training(prepared.module, prepared.loss, *batch, optimizer, passes, share)
+        step = capture_training(prepared.module, prepared.loss, *batch, optimizer, passes, share, place)
     else:
         step = capture_evaluation(prepared.module, prepared.loss, *batch, optimizer, share)
     step = with_precision(step, passes.precision, place)

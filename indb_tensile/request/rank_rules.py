@@ -29,14 +29,7 @@ def check_devices(devices: Any, spec: Mapping[str, Any]) -> int:
         hint = "Leave devices out, or train a network."
         name = architecture["type"]
         raise RequestError(f'devices is {devices}, and "{name}" trains on the processors of one machine', hint=hint)
-    if has_batch_normalisation(architecture):
-        raise RequestError(
-            f"devices is {devices}, and the network has batch normalisation",
-            detail="Its running statistics depend on the order in which the parts of a batch are computed, and "
-            "several devices compute them at once.",
-            hint="Use a network without it, such as batch_norm false or layer_norm, or train on one device.",
-        )
-    _check_parts(devices, hyperparams.get("batch_size"), hyperparams.get("micro_batch_size"))
+    _check_parts(devices, hyperparams, normalises=has_batch_normalisation(architecture))
     return devices
 
 
@@ -51,12 +44,22 @@ def check_alone(hyperparams: Mapping[str, Any]) -> None:
             )
 
 
-def _check_parts(devices: int, batch_size: int | None, micro_batch_size: int | None) -> None:
-    """Refuse batches that have fewer parts than there are devices. A worker checks sizes that are chosen later."""
+def _check_parts(devices: int, hyperparams: Mapping[str, Any], *, normalises: bool) -> None:
+    """Refuse batches that have fewer parts than there are devices, or parts of one row that are to be normalised.
+
+    A worker checks sizes that are chosen later.
+    """
+    batch_size, micro_batch_size = hyperparams.get("batch_size"), hyperparams.get("micro_batch_size")
     if batch_size is None:
         return
     rows = micro_batch_size or max(1, -(-batch_size // devices))
     parts = -(-batch_size // rows)
+    if rows == 1 and normalises and micro_batch_size is None:
+        raise RequestError(
+            f"devices is {devices}, and each would normalise one row of a batch of {batch_size} rows",
+            detail="Batch normalisation cannot learn from a single row.",
+            hint=f"Give a batch_size of {2 * devices} or more, or use fewer devices.",
+        )
     if rows > 1:  # no part has a single row: executor/capture/passes.py
         parts = min(parts, batch_size // 2)
     if max(1, parts) < devices:

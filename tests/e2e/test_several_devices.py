@@ -333,9 +333,7 @@ LSTM = (
     '{"type": "layers", "input_shape": [8, 8], "layers": [{"type": "lstm", "hidden": 16, "output": "last"},'
     ' {"type": "dropout", "p": 0.1}, {"type": "linear"}]}'
 )
-CNN = (
-    '{"type": "cnn", "input_shape": [1, 8, 8], "channels": [8], "hidden": [16], "dropout": 0.1, "batch_norm": false}'
-)
+CNN = '{"type": "cnn", "input_shape": [1, 8, 8], "channels": [8], "hidden": [16], "dropout": 0.1}'
 VIT = '{"type": "vit", "input_shape": [1, 8, 8], "patch": 2, "width": 16, "heads": 2, "blocks": 1, "dropout": 0.1}'
 TRAININGS: tuple[tuple[str, dict[str, object]], ...] = (
     (LSTM, {"optimizer": "sgd", "clip_norm": 0.1}),

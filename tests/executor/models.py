@@ -178,8 +178,29 @@ def regression() -> nn.Module:
 
 
 def plain_cnn() -> nn.Module:
-    """Return convolutions without BatchNorm, which several devices can train, and without random numbers."""
+    """Return convolutions without BatchNorm and without random numbers."""
     return nn.Sequential(nn.Conv2d(1, 6, 3), nn.ReLU(), nn.Conv2d(6, 4, 3), nn.Flatten(), nn.Linear(64, CLASSES))
+
+
+class Normalised(nn.Module):
+    """Normalises batches of images in both memory orders, with one layer twice, and batches of vectors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(1, 6, 3, bias=False)
+        self.norm = nn.BatchNorm2d(6)
+        self.second = nn.Conv2d(6, 6, 3, padding=1, bias=False)
+        self.slow = nn.BatchNorm2d(6, momentum=0.01)
+        self.forgetful = nn.BatchNorm2d(6, track_running_stats=False)
+        self.head = nn.Linear(6 * 36, CLASSES)
+        self.last = nn.BatchNorm1d(CLASSES, affine=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(self.norm(self.first(x)))
+        x = self.norm(self.second(x).contiguous(memory_format=torch.channels_last))
+        x = self.forgetful(torch.relu(self.slow(x)))
+        logits: torch.Tensor = self.last(self.head(x.flatten(1)))
+        return logits
 
 
 SHAPES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
@@ -187,6 +208,7 @@ SHAPES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "wide": (wide, (6,)),
     "cnn": (cnn, (1, 8, 8)),
     "plain cnn": (plain_cnn, (1, 8, 8)),
+    "normalised": (Normalised, (1, 8, 8)),
     "transformer": (transformer, (5, 8)),
     "lstm": (Lstm, (7, 6)),
     "deep lstm": (DeepLstm, (4, 6)),

@@ -56,9 +56,13 @@ def test_a_batch_with_fewer_parts_than_devices_is_refused(
         {"type": "layers", "layers": [{"type": "linear", "out": 8}, {"type": "batch_norm1d"}]},
     ],
 )
-def test_batch_normalisation_is_refused_on_several_devices(architecture: object) -> None:
-    with pytest.raises(RequestError, match="devices is 2, and the network has batch normalisation"):
-        check_devices(2, request(architecture=architecture))
+def test_batch_normalisation_of_single_rows_is_refused_on_several_devices(architecture: object) -> None:
+    assert check_devices(2, request(architecture=architecture, batch_size=4)) == 2
+    with pytest.raises(RequestError) as caught:
+        check_devices(4, request(architecture=architecture, batch_size=4))
+    assert caught.value.message == "devices is 4, and each would normalise one row of a batch of 4 rows"
+    assert caught.value.hint == "Give a batch_size of 8 or more, or use fewer devices."
+    assert check_devices(4, request(architecture={"type": "mlp"}, batch_size=4)) == 4
 
 
 def test_a_model_of_scikit_learn_is_refused_on_several_devices() -> None:

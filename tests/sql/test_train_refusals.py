@@ -291,13 +291,13 @@ _NO_SUCH_COLUMN = f"The columns are {_COLUMNS}."
             ),
         ),
         (
-            'target => \'species\', devices => 2, architecture => \'{"type": "mlp", "batch_norm": true}\'',
+            'target => \'species\', devices => 4, architecture => \'{"type": "mlp", "batch_norm": true}\', '
+            "hyperparams => '{\"batch_size\": 4}'",
             Refused(
                 "22023",
-                "devices is 2, and the network has batch normalisation",
-                "Its running statistics depend on the order in which the parts of a batch are computed, and several "
-                "devices compute them at once.",
-                "Use a network without it, such as batch_norm false or layer_norm, or train on one device.",
+                "devices is 4, and each would normalise one row of a batch of 4 rows",
+                "Batch normalisation cannot learn from a single row.",
+                "Give a batch_size of 8 or more, or use fewer devices.",
             ),
         ),
         (

@@ -369,7 +369,7 @@ def _capture_graphs(
     trained = [*map(training.batch, training.batches), *shorter]
     validated = [*shorter, training.batch(training.batches[0])]
     captured = (
-        *(capture_training(module, loss, *batch, optimizer, passes, share) for batch in trained),
+        *(capture_training(module, loss, *batch, optimizer, passes, share, place) for batch in trained),
         *(capture_evaluation(module, loss, *batch, optimizer, share) for batch in validated),
     )
     return tuple(with_precision(step, passes.precision, place) for step in captured)

@@ -3,7 +3,7 @@
     python -m indb_tensile.bench ranks [--models cnn … | bert [--batch 4] [--side 32]] [--parts 4]
         [--ranks 1 2] [--bits 4] [--share 0.7] [--rounds 5] [--iterations 3] [--json]
 
-The networks are three small ones without batch normalisation, or known ones (bench/harness/networks.py). Every
+The networks are three small ones, or known ones (bench/harness/networks.py). Every
 contender trains the same network on the same batch, which is divided into `--parts` parts, with one thread a
 rank and Gloo over loopback. A rank computes the parts that fall to it. The contenders of all numbers of ranks take
 turns, each from the same initial state:
@@ -299,7 +299,7 @@ def _line(row: Row) -> str:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    known = f"{', '.join(NETWORKS)} (default), or known networks without batch normalisation"
+    known = f"{', '.join(NETWORKS)} (default), or known networks"
     parser.add_argument("--models", nargs="+", metavar="NAME", default=list(NETWORKS), help=known)
     add_sizes(parser)
     parser.add_argument("--parts", type=whole(), default=4, help="parts of each batch, divided among the ranks")

@@ -40,6 +40,7 @@ class EarlyExchanges:
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._first = len(recorder.calls)
+        self._planned: list[PlannedExchange] = []
 
     def own(self, values: Sequence[torch.Tensor], among: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Return the values for an exchange to change in place: copies of those whose storage has anything else.
@@ -61,8 +62,13 @@ class EarlyExchanges:
         made: torch.Tensor = self.call(_aten.empty_strided.default, list(like.shape), list(like.stride()), **kind)
         return made
 
+    def plan(self, exchange: PlannedExchange) -> None:
+        """Let `record` record this exchange before those that it is given."""
+        self._planned.append(exchange)
+
     def record(self, exchanges: Sequence[PlannedExchange], device: torch.device) -> None:
         """Record all exchanges, in this order. After that their values are the exchanged ones."""
+        exchanges = [*self._planned, *exchanges]
         room_bytes = max([_LEAST_ROOM_BYTES, *(exchange.room_bytes for exchange in exchanges)])
         room = self.call(
             _aten.empty.memory_format, [room_bytes], dtype=torch.uint8, device=device, name="exchange_room"

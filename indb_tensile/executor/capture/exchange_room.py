@@ -82,6 +82,12 @@ def owner_elements(sizes: Sequence[int], owners: Sequence[int], counts: Sequence
     return (own * sum(packed) if own else packed[rank]) + sum(owner_piece_sizes(lengths, own, counts, rank))
 
 
+def handed_out_elements(sizes: Sequence[int], owners: Sequence[int], ranks: int) -> int:
+    """Return the elements of room in which the values of each owner are packed, for `owner_elements`' arguments."""
+    lengths = owner_lengths(sizes, owners, ranks)
+    return sum(length for owner, length in enumerate(lengths) if owners.count(owner) > 1)
+
+
 def owner_lengths(sizes: Sequence[int], owners: Sequence[int], ranks: int) -> list[int]:
     """Return the number of elements that each rank owns."""
     lengths = [0] * ranks

@@ -42,10 +42,16 @@ class OwnerGradients(PartGradients):
         self._state = state
 
     def totals(
-        self, names: Sequence[str], losses: list[torch.Tensor], loss_type: torch.dtype
+        self,
+        exchanges: EarlyExchanges,
+        names: Sequence[str],
+        losses: list[torch.Tensor],
+        loss_type: torch.dtype,
     ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        """Record the exchanges. Return the loss, and the gradients of the parameters whose state this rank keeps."""
-        exchanges = EarlyExchanges(self._recorder)
+        """Record the exchanges, after those planned before.
+
+        Return the loss, and the gradients of the parameters whose state this rank keeps.
+        """
         place = self._recorder.fake(names[0]).device
         loss = own_loss(exchanges, losses[:1], loss_type, place)
         owned = self._firsts(exchanges, [name for name in names if self._state.owns(name)])

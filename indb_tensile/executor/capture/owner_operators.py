@@ -59,7 +59,7 @@ def _sum_at_owners(
         memory = ExchangeRoom(room, dtype)
         in_order = [in_memory_order(value) for value in own]
         parts = [
-            _stretches(in_order[start : start + len(owners)], owners, len(counts), memory)
+            _joined(in_order[start : start + len(owners)], owners, len(counts), memory)
             for start in range(0, len(own), len(owners))
         ]
         into = [in_memory_order(value) for value in values]
@@ -74,13 +74,9 @@ def _sum_at_owners(
 
 def _hand_out(values: list[torch.Tensor], *, owners: Sequence[int], ranks: int, rank: int) -> None:
     """Write the values of each owner into those of all other ranks. Values are dense and of one type."""
-    in_order = [in_memory_order(value) for value in values]
-    stretches = _stretches(in_order, owners, ranks)
+    stretches = stretches_of(values, owners, ranks)
     connection().run(lambda network: network.hand_out(stretches, rank), values[0].device)
-    for owner, stretch in enumerate(stretches):
-        into = [value for value, own in zip(values, owners, strict=True) if own == owner]
-        if owner != rank and len(into) > 1:
-            spread(stretch, into)
+    spread_stretches(stretches, values, owners, rank)
 
 
 def _hand_out_numbers(
@@ -101,10 +97,29 @@ def _hand_out_numbers(
     return numbers
 
 
-def _stretches(
+def stretches_of(
     values: Sequence[torch.Tensor], owners: Sequence[int], ranks: int, room: ExchangeRoom | None = None
 ) -> list[torch.Tensor]:
-    """Return the elements of each rank's values in one tensor. If a rank has only one value, nothing is copied."""
+    """Return the elements of each rank's values in one tensor. If a rank has only one value, nothing is copied.
+
+    Values are dense and of one type.
+    """
+    return _joined([in_memory_order(value) for value in values], owners, ranks, room)
+
+
+def spread_stretches(
+    stretches: Sequence[torch.Tensor], values: Sequence[torch.Tensor], owners: Sequence[int], rank: int
+) -> None:
+    """Copy the elements of all other ranks' stretches, made by `stretches_of`, into their values."""
+    for owner, stretch in enumerate(stretches):
+        into = [value for value, own in zip(values, owners, strict=True) if own == owner]
+        if owner != rank and len(into) > 1:
+            spread(stretch, into)
+
+
+def _joined(
+    values: Sequence[torch.Tensor], owners: Sequence[int], ranks: int, room: ExchangeRoom | None
+) -> list[torch.Tensor]:
     of_rank = [[value for value, own in zip(values, owners, strict=True) if own == rank] for rank in range(ranks)]
     joined = []
     for own in of_rank:

@@ -39,10 +39,16 @@ class PartGradients:
     put = add  # the only part of a batch is exchanged like any other
 
     def totals(
-        self, names: Sequence[str], losses: list[torch.Tensor], loss_type: torch.dtype
+        self,
+        exchanges: EarlyExchanges,
+        names: Sequence[str],
+        losses: list[torch.Tensor],
+        loss_type: torch.dtype,
     ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        """Record the exchanges. Return the loss and the gradient of each named parameter, over all parts."""
-        exchanges = EarlyExchanges(self._recorder)
+        """Record the exchanges, after those planned before.
+
+        Return the loss and the gradient of each named parameter, over all parts.
+        """
         place = self._recorder.fake(names[0]).device
         loss = own_loss(exchanges, losses[:1], loss_type, place)
         firsts = {"loss": loss} | {f"of {name}": value for name, value in self._firsts(exchanges, names).items()}

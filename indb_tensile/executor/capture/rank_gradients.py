@@ -36,10 +36,16 @@ class RankGradients(Gradients):
         self._ranks = ranks
 
     def totals(
-        self, names: Sequence[str], losses: list[torch.Tensor], loss_type: torch.dtype
+        self,
+        exchanges: EarlyExchanges,
+        names: Sequence[str],
+        losses: list[torch.Tensor],
+        loss_type: torch.dtype,
     ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        """Record the exchanges. Return the loss and the gradient of each named parameter, over all devices."""
-        exchanges = EarlyExchanges(self._recorder)
+        """Record the exchanges, after those planned before.
+
+        Return the loss and the gradient of each named parameter, over all devices.
+        """
         place = self._recorder.fake(names[0]).device
         loss = own_loss(exchanges, losses, loss_type, place)
         own = [self._ready(exchanges, name) for name in names]

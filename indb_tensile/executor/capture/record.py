@@ -254,17 +254,24 @@ class Recorder:
 
 
 _BATCH_NORMS = frozenset(
-    f"aten.{name}.default"
-    for name in ("_native_batch_norm_legit_functional", "_native_batch_norm_legit", "native_batch_norm")
+    f"aten.{name}"
+    for name in (
+        "_native_batch_norm_legit_functional.default",
+        "_native_batch_norm_legit.default",
+        "_native_batch_norm_legit.no_stats",
+        "native_batch_norm.default",
+    )
 )
 
 
 def _with_true_types(target: Callable[..., Any], args: tuple[Any, ...], result: Any) -> Any:
-    """Give batch normalisation of half-precision images statistics in the parameters' type, which its fakes lack."""
-    if str(target) not in _BATCH_NORMS or args[1] is None:
+    """Give batch normalisation of half-precision values statistics in the parameters' type, which its fakes lack."""
+    if str(target) not in _BATCH_NORMS:
         return result
+    # Among the first arguments are the scale, the shift and the running statistics; any of them may be missing.
+    known = next((other for other in args[1:5] if isinstance(other, torch.Tensor)), args[0])
     output, mean, deviation, *rest = result
-    return (output, mean.to(args[1].dtype), deviation.to(args[1].dtype), *rest)
+    return (output, mean.to(known.dtype), deviation.to(known.dtype), *rest)
 
 
 def refs(item: Any) -> Iterator[Ref]:

@@ -15,6 +15,7 @@ from torch import fx, nn
 
 from indb_tensile.errors import GraphError, RequestError
 from indb_tensile.executor.capture.aten import is_operator
+from indb_tensile.executor.capture.early_exchanges import EarlyExchanges
 from indb_tensile.executor.capture.number_arguments import DROPOUT
 from indb_tensile.executor.capture.optimizer import AVERAGE, state_name
 from indb_tensile.executor.capture.owner_gradients import OwnerGradients
@@ -22,7 +23,9 @@ from indb_tensile.executor.capture.part_gradients import PartGradients
 from indb_tensile.executor.capture.passes import Passes
 from indb_tensile.executor.capture.rank_gradients import RankGradients
 from indb_tensile.executor.capture.rank_share import RankShare, Reduce
+from indb_tensile.executor.capture.rank_statistics import PartStatistics, RankStatistics
 from indb_tensile.executor.capture.record import Recorder
+from indb_tensile.executor.capture.running_statistics import RunningStatistics, find_running_statistics
 from indb_tensile.executor.capture.skipped_numbers import dropout_words, skip_words
 from indb_tensile.executor.capture.state_division import StateDivision
 from indb_tensile.executor.capture.step_trace import Loss, TracedStep, fake_like, fakes_of, trace
@@ -33,6 +36,7 @@ from indb_tensile.scheduler.graph import Role, Stage
 INPUTS = ("x", "y")
 
 _aten = torch.ops.aten
+_HOST = torch.device("cpu")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,11 +62,13 @@ def replay_step(
     averaged: bool = False,
     share: RankShare | None = None,
     state_division: StateDivision | None = None,
+    place: torch.device | None = None,
 ) -> Replayed:
     """Trace `module` and `loss` on fakes of the recorder's mode and record every call of the step.
 
     With a `share` (several devices train together), only this rank's parts are computed, and gradients and losses are
-    exchanged with the other ranks. With `state_division` each rank gets the gradients that it updates with.
+    exchanged with the other ranks. With `state_division` each rank gets the gradients that it updates with. The
+    kernels of `place` will run the step, by default those of the processor.
 
     `batch` holds example tensors: real, fake or meta. Nothing is allocated and the module does not change. All
     persistent values of `stored` are declared first. If `averaged`, the step reads the averages of parameters in
@@ -92,15 +98,20 @@ def replay_step(
             _Replay(recorder, joints[len(part)], state, first_names, uploads, _Part.of(parts, k), gradients)
             for k, part in enumerate(parts)
         ]
-        computed = [replay.run() for replay in replays] if share is None else _run_share(replays, share)
-        losses = [part.loss for part in computed]
         names = replays[0].trained  # their order changes a norm over all gradients
         if isinstance(gradients, PartGradients | RankGradients):
-            total, ordered = gradients.totals(names, losses, replays[0].loss_type)
+            assert share is not None
+            statistics = RankStatistics(recorder, state, replays[0].running(), share, len(parts), place or _HOST)
+            computed = _run_share(replays, share, statistics)
+            exchanges = EarlyExchanges(recorder)
+            statistics.plan(exchanges)
+            total, ordered = gradients.totals(exchanges, names, [p.loss for p in computed], replays[0].loss_type)
+            statistics.update()
         else:
-            total, ordered = losses[0], {name: gradients[name] for name in names}
-            for other in losses[1:]:
-                total = recorder.call(Stage.BACKWARD, _aten.add.Tensor, total, other)
+            computed = [replay.run() for replay in replays]
+            total, ordered = computed[0].loss, {name: gradients[name] for name in names}
+            for other in computed[1:]:
+                total = recorder.call(Stage.BACKWARD, _aten.add.Tensor, total, other.loss)
     outputs = computed[0].outputs if computed else None
     own = {name: g for name, g in ordered.items() if state_division is None or state_division.owns(name)}
     return Replayed(loss=total, outputs=outputs, trained=names, gradients=own, constants=uploads.constants)
@@ -119,16 +130,15 @@ def _collector(
     return PartGradients(recorder, share, parts)
 
 
-def _run_share(replays: list["_Replay"], share: RankShare) -> list["_Replay"]:
-    """Replay the rank's parts, and return them.
+def _run_share(replays: list["_Replay"], share: RankShare, statistics: RankStatistics) -> list["_Replay"]:
+    """Replay the rank's parts, and return them. Their `statistics` are kept, and update no running ones.
 
     Of other parts only the random numbers are drawn, so that each part has the numbers that it has on one device.
     """
     parts_of_rank = share.own(len(replays))
     for number, replay in enumerate(replays):
-        replay.refuse_updates()
         if number in parts_of_rank:
-            replay.run()
+            replay.run(statistics)
         else:
             replay.draw()
     return [replays[number] for number in parts_of_rank]
@@ -235,10 +245,16 @@ class _Replay:
         self._gradients = gradients
         self._env: dict[fx.Node, Any] = {}  # the value of each node that has been replayed
         self._stage = Stage.FORWARD
+        self._kept: PartStatistics | None = None
         self._contributions, self._last_of = self._sort_gradients()
 
-    def run(self) -> "_Replay":
-        """Record the part's forward and backward pass."""
+    def run(self, statistics: RankStatistics | None = None) -> "_Replay":
+        """Record the part's forward and backward pass.
+
+        The statistics of batch normalisations go to `statistics`; without it they update the running ones.
+        """
+        if statistics is not None:
+            self._kept = statistics.begin_part(self.running())
         for node in self._joint.nodes:
             if node.op == "placeholder":
                 self._place(node)
@@ -286,15 +302,9 @@ class _Replay:
         self._recorder.call(Stage.FORWARD, _aten.zero_.default, blank)
         return blank
 
-    def refuse_updates(self) -> None:
-        """Raise RequestError if the part changes a buffer, which the next part reads on another device."""
-        changed = sorted({buffer for updates in self._joint.updates.values() for buffer, _ in updates})
-        if changed:
-            raise RequestError(
-                f"the model updates its buffer {changed[0]} while it trains, which only one device can do",
-                detail="Running statistics of batch normalisation are such buffers.",
-                hint="Train on one device, or use layer or group normalisation.",
-            )
+    def running(self) -> RunningStatistics:
+        """Return the running statistics that the part updates. Raises RequestError if it updates anything else."""
+        return find_running_statistics(self._joint, self._first_names)
 
     @property
     def loss_type(self) -> torch.dtype:
@@ -319,7 +329,9 @@ class _Replay:
         return tuple(self._contributions)
 
     def _place(self, node: fx.Node) -> None:
-        if node in self._joint.state:
+        if self._kept is not None and self._kept.replaces(node):
+            self._env[node] = self._kept.replacement(node)
+        elif node in self._joint.state:
             self._env[node] = self._state[self._first_names[self._joint.state[node]]]
         elif node in self._joint.inputs:
             self._env[node] = self._input(INPUTS[self._joint.inputs[node]])
@@ -338,13 +350,21 @@ class _Replay:
     def _call(self, node: fx.Node) -> None:
         if self._stage is Stage.FORWARD and self._joint.tangents.intersection(node.all_input_nodes):
             self._start_backward()
+        if self._kept is not None and self._kept.replaces(node):
+            self._env[node] = self._kept.replacement(node)
+            return
         args: tuple[Any, ...] = fx.map_arg(node.args, lambda n: self._env[n])
+        if self._kept is not None:
+            args = self._kept.arguments(node, args)
         kwargs: dict[str, Any] = fx.map_arg(node.kwargs, lambda n: self._env[n])
         if node.target is operator.getitem:
             self._env[node] = args[0][args[1]]
         else:
             name = node.name + self._part.suffix
             self._env[node] = self._recorder.call(self._stage, _operator_of(node), *args, name=name, **kwargs)
+        if self._kept is not None:
+            self._kept.keep(node, self._env[node])
+            return
         for buffer, value in self._joint.updates.get(node, ()):
             into = self._state[self._first_names[buffer]]
             self._recorder.call(self._stage, _aten.copy_.default, into, self._env[value])

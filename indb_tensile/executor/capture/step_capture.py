@@ -138,11 +138,13 @@ def capture_training(
     optimizer: OptimizerSettings,
     passes: Passes = WHOLE,
     share: RankShare | None = None,
+    place: torch.device | None = None,
 ) -> CapturedStep:
     """Capture forward, loss, backward and optimizer for batches like `x` and `y`, computed as `passes` says.
 
     With a `share` the step computes the parts of one of several devices, and exchanges gradients and losses with the
-    others (exchange_operator.py). It takes the whole batch all the same.
+    others (exchange_operator.py). It takes the whole batch all the same. `place` is the device whose kernels will run
+    it, if that is not the processor: batch normalisation of several devices rounds like them.
 
     Module and batch may be real, fake or on the meta device; nothing is allocated and nothing is changed. Raise
     RequestError for a model that cannot be captured or has no parameter to train.
@@ -150,7 +152,16 @@ def capture_training(
     stored = layout(module, optimizer, share)
     recorder, division = Recorder(fake_mode()), state_division(stored, share)
     replayed = replay_step(
-        recorder, module, loss, stored, (x, y), train=True, passes=passes, share=share, state_division=division
+        recorder,
+        module,
+        loss,
+        stored,
+        (x, y),
+        train=True,
+        passes=passes,
+        share=share,
+        state_division=division,
+        place=place,
     )
     if not replayed.trained:
         raise RequestError("the model has no parameter that the loss depends on", hint="There is nothing to train.")

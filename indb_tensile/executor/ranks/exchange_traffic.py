@@ -25,6 +25,7 @@ from indb_tensile.executor.capture.owner_operators import (
 )
 from indb_tensile.executor.capture.rank_share import RankShare
 from indb_tensile.executor.capture.record import Call, refs
+from indb_tensile.executor.capture.statistics_operators import finish_hand_out_parts_, start_hand_out_parts_
 from indb_tensile.executor.capture.step_capture import CapturedStep
 from indb_tensile.executor.ranks.owner_exchange import pieces
 from indb_tensile.scheduler.timing.network_times import Collective, GangNetwork, Transfer
@@ -96,7 +97,7 @@ def _transfers(step: CapturedStep, call: Call, share: RankShare) -> Iterator[Tra
             yield from _sum_of_parts(elements, item_bytes, call.kwargs["counts"], call.kwargs["own"])
     elif call.target in (start_sum_at_owners_, finish_sum_at_owners_):
         yield from _sum_at_owners(call, share)
-    elif call.target is hand_out_:
+    elif call.target in (hand_out_, start_hand_out_parts_, finish_hand_out_parts_):
         values, owners = call.args[0], call.kwargs["owners"]
         sizes = [_elements(step, value)[0] for value in values]
         yield from _handed_out(owner_lengths(sizes, owners, share.ranks), _elements(step, values)[1], share)

@@ -1,8 +1,9 @@
 """One rank of a training in a process of its own: python -m tests.executor.ranks.rank_process DIRECTORY RANK RANKS.
 
-It trains a transformer with dropout, under a plan of its own. It prints a digest of all losses, outputs and values of
-the state, or the sentence of an error. Further arguments are the number of epochs and the seconds after which a rank
-that does not answer is lost. When it begins to train, it makes a file `RANK.trains` in the directory.
+It trains a network with dropout, under a plan of its own. It prints a digest of all losses, outputs and values of the
+state, or the sentence of an error. Further arguments are the number of epochs, the seconds after which a rank that
+does not answer is lost, and the kind of network. When it begins to train, it makes a file `RANK.trains` in the
+directory.
 """
 
 import hashlib
@@ -30,11 +31,14 @@ SETTINGS = OptimizerSettings(clip_norm=0.1)
 GRANT_BYTES = 1 << 30
 
 
-def training() -> Job:
-    """Return the job that all ranks train: full batches in three parts, and a last batch of one part."""
+def training(kind: str) -> Job:
+    """Return the job that all ranks train, with a network of this kind.
+
+    Full batches have three parts, and the last one has one part.
+    """
     torch.set_num_threads(1)
     torch.backends.mha.set_fastpath_enabled(False)
-    return make_job("transformer", 0, SETTINGS, passes=Passes(micro_batch_size=3))
+    return make_job(kind, 0, SETTINGS, passes=Passes(micro_batch_size=3))
 
 
 def digest(seen: list[bytes], state: dict[str, bytes]) -> str:
@@ -42,9 +46,9 @@ def digest(seen: list[bytes], state: dict[str, bytes]) -> str:
     return hashlib.sha256(b"".join([*seen, *state.values()])).hexdigest()
 
 
-def train(directory: Path, share: RankShare, epochs: int, timeout_s: float) -> str:
+def train(directory: Path, share: RankShare, epochs: int, timeout_s: float, kind: str) -> str:
     """Train as one rank and return the digest. Raises RankLostError."""
-    job = training()
+    job = training(kind)
     full, tail = job.batches[0], job.batches[-1]
     steps = (
         capture_training(job.module, job.loss, *full, job.settings, job.passes, share),
@@ -64,9 +68,10 @@ def train(directory: Path, share: RankShare, epochs: int, timeout_s: float) -> s
 
 
 if __name__ == "__main__":
-    place, own, ranks, epochs, timeout_s = sys.argv[1:]
+    place, own, ranks, epochs, timeout_s, network = sys.argv[1:]
     try:
-        print(train(Path(place), RankShare(rank=int(own), ranks=int(ranks)), int(epochs), float(timeout_s)))  # noqa: T201
+        share = RankShare(rank=int(own), ranks=int(ranks))
+        print(train(Path(place), share, int(epochs), float(timeout_s), network))  # noqa: T201
     except TensileError as error:
         print(error.message, flush=True)  # noqa: T201
         sys.exit(error.exit_code)

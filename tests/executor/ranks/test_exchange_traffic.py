@@ -27,8 +27,14 @@ EVERY_SUM = [(reduce, divides) for reduce in Reduce for divides in (False, True)
 
 
 def capture(share: RankShare, *, width: int = 900, rows: int = 12, micro_batch_size: int = 4) -> CapturedStep:
-    """Capture a step with gradients for a bucket, for the library's all-reduce, and for several pieces."""
-    module = nn.Sequential(nn.Linear(48, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 6))
+    """Capture a step with gradients for a bucket, for the library's all-reduce, and for several pieces.
+
+    Its parts also have statistics of batch normalisation.
+    """
+    module = nn.Sequential(
+        *(nn.Linear(48, width), nn.BatchNorm1d(width), nn.ReLU(), nn.Linear(width, width), nn.ReLU()),
+        nn.Linear(width, 6),
+    )
     batch = torch.zeros(rows, 48), torch.zeros(rows, dtype=torch.int64)
     settings = OptimizerSettings(kind="adam", clip_norm=1.0)
     return capture_training(

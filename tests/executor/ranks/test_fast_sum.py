@@ -53,7 +53,11 @@ def trained_fast(job: Job, ranks: int) -> list[tuple[dict[str, bytes], dict[str,
     return on_ranks(ranks, run)
 
 
-FAST_CASES = [("mlp", 3, 2), *(("mlp", ranks, 1) for ranks in (2, 4)), *((k, 3, 2) for k in ("lstm", "tied"))]
+FAST_CASES = [
+    ("mlp", 3, 2),
+    *(("mlp", ranks, 1) for ranks in (2, 4)),
+    *((k, 3, 2) for k in ("lstm", "tied", "normalised")),
+]
 
 
 @pytest.mark.parametrize(("kind", "ranks", "micro"), nightly_unless(lambda case: case == FAST_CASES[0], FAST_CASES))

@@ -22,14 +22,16 @@ DEADLINE_S = 400.0  # enough on a busy machine
 
 
 @contextmanager
-def processes(directory: Path, epochs: int, timeout_s: float) -> Iterator[list[subprocess.Popen[str]]]:
+def processes(
+    directory: Path, epochs: int, timeout_s: float, kind: str = "transformer"
+) -> Iterator[list[subprocess.Popen[str]]]:
     """Start all ranks, and end those that still run."""
     started = [
         subprocess.Popen(
             (
                 sys.executable,
                 *("-m", "tests.executor.ranks.rank_process", str(directory)),
-                *(str(rank), str(RANKS), str(epochs), str(timeout_s)),
+                *(str(rank), str(RANKS), str(epochs), str(timeout_s), kind),
             ),
             stdout=subprocess.PIPE,
             text=True,
@@ -58,12 +60,13 @@ def wait_until_training(directory: Path, started: list[subprocess.Popen[str]]) -
         time.sleep(0.02)
 
 
-def test_processes_with_dropout_end_with_the_bits_of_one_device(tmp_path: Path) -> None:
-    job = training()
+@pytest.mark.parametrize("kind", ["transformer", "cnn"])
+def test_processes_with_dropout_end_with_the_bits_of_one_device(tmp_path: Path, kind: str) -> None:
+    job = training(kind)
     eager = Eager(job)
     seen = bits(drive(eager, job))
     expected = digest(seen, state_bits(eager.export()))
-    with processes(tmp_path, 2, 300.0) as started:
+    with processes(tmp_path, 2, 300.0, kind) as started:
         assert [output(process) for process in started] == [(0, expected)] * RANKS
 
 

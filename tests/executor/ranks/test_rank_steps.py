@@ -56,7 +56,9 @@ def of_eager(job: Job) -> tuple[list[bytes], dict[str, bytes]]:
 
 # The last batch has 3 rows: one part of 3, or parts of 1, so that some ranks have no part of it.
 CASES = [
+    ("normalised", ADAM, 3, 3),
     ("mlp", ADAM, 3, 3),
+    *(("normalised", settings, ranks, 2) for settings, ranks in ((SGD, 2), (AVERAGED, 4))),
     ("mlp", ADAM, 2, 4),
     ("lstm", SGD, 4, 2),
     *(("mlp", settings, ranks, micro) for settings in (SGD, AVERAGED) for ranks, micro in ((2, 4), (4, 2), (2, 1))),
@@ -85,7 +87,7 @@ def test_ranks_under_different_plans_end_with_the_bits_of_one_device_with_the_sa
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("kind", ["mlp", "lstm"])
+@pytest.mark.parametrize("kind", ["mlp", "lstm", "normalised"])
 def test_half_precision_gives_the_bits_of_one_device(kind: str) -> None:
     job = job_of(kind, 0, ADAM, Passes(micro_batch_size=3, precision="bfloat16"))
     steps = [steps_of(job, RankShare(rank=rank, ranks=3)) for rank in range(3)]
@@ -236,15 +238,6 @@ def test_step_for_several_devices_does_not_run_alone() -> None:
     with pytest.raises(InvariantError, match="runs without a connection to the other devices"):
         runner.train(*job.batches[0], 0.1)
     runner.close()
-
-
-def test_running_statistics_are_refused() -> None:
-    module = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Linear(4, 5))
-    x, y = torch.randn(8, 6), torch.randint(0, 5, (8,))
-    with pytest.raises(RequestError, match=r"the model updates its buffer 1\.num_batches_tracked while it trains"):
-        capture_training(
-            module, nn.CrossEntropyLoss(), x, y, ADAM, Passes(micro_batch_size=4), RankShare(rank=0, ranks=2)
-        )
 
 
 def test_rank_that_does_not_exist_is_refused() -> None:

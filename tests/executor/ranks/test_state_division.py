@@ -74,7 +74,7 @@ CASES = [
     ("mlp", ADAM, 2, 4),
     ("lstm", SGD, 2, 2),
     *(("mlp", settings, 3, 2) for settings in (SGD, AVERAGED, LION, RMSPROP)),
-    *((kind, ADAM, 3, 2) for kind in ("lstm", "constant", "tied", "regression", "weighted")),
+    *((kind, ADAM, 3, 2) for kind in ("lstm", "constant", "tied", "regression", "weighted", "normalised")),
 ]
 
 

@@ -82,10 +82,10 @@ IN_HALF = Passes(precision="bfloat16")
 IN_BOTH = Passes(micro_batch_size=4, precision="bfloat16")
 PASSES = [
     *((kind, IN_PARTS) for kind in SHAPES),
-    *((kind, IN_HALF) for kind in ("cnn", "transformer")),
+    *((kind, IN_HALF) for kind in ("cnn", "normalised", "transformer")),
     *((kind, IN_BOTH) for kind in ("mlp", "lstm")),
 ]
-DAILY_PASSES = [("cnn", IN_PARTS), ("lstm", IN_PARTS), ("cnn", IN_HALF), ("mlp", IN_BOTH)]
+DAILY_PASSES = [("cnn", IN_PARTS), ("lstm", IN_PARTS), ("normalised", IN_HALF), ("mlp", IN_BOTH)]
 
 
 @pytest.mark.by_day("mlp-4-bfloat16")
