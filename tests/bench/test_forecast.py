@@ -13,3 +13,4 @@ def test_each_budget_has_a_row_with_the_forecast_peak_measured_to_the_byte() -> 
         room_bytes = row["liveness_peak_bytes"] - row["floor_bytes"]
         assert row["peak_bytes"] <= row["floor_bytes"] + round(share * room_bytes)
     assert all(row["foretold_ms"] > 0 and row["measured_ms"] > 0 and row["simulated_ratio"] > 0 for row in rows)
+    assert all(row["first_ratio"] > 0 for row in rows)

@@ -23,16 +23,14 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore, PrefixStore
 from torch.nn.parallel import DistributedDataParallel
 
-from indb_tensile import config
 from indb_tensile.bench.harness.allocations import measure_memory
 from indb_tensile.bench.harness.device_rig import emulated_with_grant, slowed_link
 from indb_tensile.bench.harness.rivals import SEED
 from indb_tensile.bench.harness.sent_bytes import sent_bytes
-from indb_tensile.bench.harness.trial import RATE, StepTrial, TrainingSubject, workload
+from indb_tensile.bench.harness.trial import RATE, StepTrial, TrainingSubject, calibrated_step, workload
 from indb_tensile.executor.capture.passes import Passes
 from indb_tensile.executor.capture.rank_share import RankShare, Reduce
 from indb_tensile.executor.capture.step_capture import CapturedStep, capture_training
-from indb_tensile.executor.latency.calibrate import calibrate, unknown_signatures
 from indb_tensile.executor.ranks.exchange_traffic import awaiting_signatures, latencies_on_network
 from indb_tensile.executor.ranks.network_measurement import measure_network
 from indb_tensile.executor.ranks.rank_connection import join_ranks
@@ -370,21 +368,16 @@ def _parts(task: RankTask, subject: TrainingSubject) -> Passes:
 def _captured(task: RankTask, subject: TrainingSubject, share: RankShare) -> tuple[CapturedStep, tuple[int, ...]]:
     """Return the calibrated step of a rank, and its operators' latencies. One rank has the step of one device."""
     passes = _parts(task, subject)
-    captured = (
-        capture_training(
-            subject.module,
-            subject.loss,
-            subject.x,
-            subject.y,
-            subject.settings,
-            passes,
-            None if share.ranks == 1 else share,
-        ),
+    captured = capture_training(
+        subject.module,
+        subject.loss,
+        subject.x,
+        subject.y,
+        subject.settings,
+        passes,
+        None if share.ranks == 1 else share,
     )
-    most_bytes = 2 * vanilla_peak(captured[0].graph) + config.GIB
-    outcome = calibrate(captured, unknown_signatures(captured, {}), {}, most_bytes)
-    (step,) = outcome.steps
-    return step, tuple(outcome.measured[operator.signature][0] for operator in step.graph.operators)
+    return calibrated_step(captured)
 
 
 def _digest(values: dict[str, torch.Tensor]) -> str:

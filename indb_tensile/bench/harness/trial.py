@@ -68,13 +68,19 @@ class TrainingSubject:
     def calibrated(self, place: torch.device = HOST) -> tuple[CapturedStep, Workload]:
         """Return the step, and its workload with the latencies of operators that each ran alone."""
         with capturing_on(place):
-            captured = (capture_training(self.module, self.loss, self.x, self.y, self.settings, self.passes),)
+            captured = capture_training(self.module, self.loss, self.x, self.y, self.settings, self.passes)
         if place == HOST:
-            require_memory(f"{self.name} at a batch of {len(self.x)}", liveness_peak(captured[0].graph))
-        most_bytes = 2 * vanilla_peak(captured[0].graph) + config.GIB
-        calibration = calibrate(captured, unknown_signatures(captured, {}), {}, most_bytes)
-        (step,) = calibration.steps
-        return step, workload(step, tuple(calibration.measured[o.signature][0] for o in step.graph.operators))
+            require_memory(f"{self.name} at a batch of {len(self.x)}", liveness_peak(captured.graph))
+        step, latency_ns = calibrated_step(captured)
+        return step, workload(step, latency_ns)
+
+
+def calibrated_step(captured: CapturedStep) -> tuple[CapturedStep, tuple[int, ...]]:
+    """Return the step with measured memory, and the latencies of operators as measured before a first training."""
+    most_bytes = 2 * vanilla_peak(captured.graph) + config.GIB
+    calibration = calibrate((captured,), unknown_signatures((captured,), {}), {}, most_bytes)
+    (step,) = calibration.steps
+    return step, tuple(calibration.measured[operator.signature][0] for operator in step.graph.operators)
 
 
 def require_memory(purpose: str, size_bytes: int, measure: Callable[[], Memory] = memory) -> None:

@@ -1,26 +1,24 @@
 """Measures operators that have never run on this kind of device: workspace, output sizes, latency.
 
-Each operator runs alone on inputs made from its metadata (`operator_inputs.py`). A job can therefore be calibrated
-before it is admitted beside other jobs and before its own state is in memory. `operator_memory.py` measures memory.
+Each operator runs on inputs made from its metadata (`operator_inputs.py`). A job can therefore be calibrated before
+it is admitted beside other jobs and before its own state is in memory. `operator_memory.py` measures memory, and
+`operator_turns.py` time. On a GPU each operator is timed by itself.
 """
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from statistics import median
-from time import perf_counter_ns
 
 import torch
 
 from indb_tensile.errors import InvariantError
 from indb_tensile.executor.capture.allocation_script import AllocationScript
-from indb_tensile.executor.capture.aten import entry_point
 from indb_tensile.executor.capture.record import Call
 from indb_tensile.executor.capture.step_capture import CapturedStep
 from indb_tensile.executor.latency.calibration_site import serving, site
-from indb_tensile.executor.latency.operator_inputs import OperatorInputs, gradient_mode
-from indb_tensile.executor.latency.operator_memory import measure_memory, try_record
-from indb_tensile.scheduler.graph import Stage, StepGraph
+from indb_tensile.executor.latency.operator_memory import OperatorMemory, measure_memory, try_record
+from indb_tensile.executor.latency.operator_turns import PreparedCall, accessed_bytes, alternate, time_in_turns
+from indb_tensile.scheduler.graph import StepGraph
 
 Known = Mapping[str, tuple[int, int]]  # latency_ns and workspace_bytes by signature
 
@@ -58,7 +56,7 @@ def calibrate(
     try:
         memory, refused_bytes = measure_memory(fits, grant_bytes)
         fits = [(step, call) for step, call in fits if call.signature in memory]
-        latency_ns = {} if refused_bytes else {call.signature: _measure_time(step, call) for step, call in fits}
+        latency_ns = {} if refused_bytes else _latencies(fits, memory, grant_bytes)
     finally:
         torch.set_rng_state(random_state)
     if refused_bytes:  # a refusal changes which kernels run, so everything is measured again with the larger grant
@@ -68,7 +66,7 @@ def calibrate(
         used = memory[call.signature]
         measured[call.signature] = (latency_ns[call.signature], used.workspace_bytes)
         measured.update({key: (0, used.made_bytes[name]) for name, key in _sizes_of(step, call).items()})
-        overflow_bytes = max(overflow_bytes, _needed_bytes(step, call) + used.workspace_bytes - grant_bytes)
+        overflow_bytes = max(overflow_bytes, accessed_bytes(step, call) + used.workspace_bytes - grant_bytes)
     scripts = {signature: used.script for signature, used in memory.items() if used.script is not None}
     return CalibrationResult(
         steps=with_scripts(apply_known(steps, {**known, **measured}), scripts),
@@ -179,32 +177,24 @@ def _sizes_of(step: CapturedStep, call: Call) -> dict[str, str]:
 
 
 def _split_fitting(work: _Work, grant_bytes: int) -> tuple[_Work, int]:
-    needed = [_needed_bytes(step, call) for step, call in work]
+    needed = [accessed_bytes(step, call) for step, call in work]
     fits = [item for item, size_bytes in zip(work, needed, strict=True) if size_bytes <= grant_bytes]
     return fits, max([0, *(size_bytes - grant_bytes for size_bytes in needed)])
 
 
-def _needed_bytes(step: CapturedStep, call: Call) -> int:
-    keys = {*call.reads, *call.writes}
-    return sum(step.graph.tensors[step.tensor_of[key]].size_bytes for key in keys if key in step.tensor_of)
+def _latencies(work: _Work, memory: Mapping[str, OperatorMemory], grant_bytes: int) -> dict[str, int]:
+    """Return the nanoseconds of each call, by signature."""
+    place = site()
+    if place is None:
+        workspace_bytes = {signature: used.workspace_bytes for signature, used in memory.items()}
+        return time_in_turns(work, workspace_bytes, grant_bytes)
+    return {call.signature: _measure_time(step, call) for step, call in work}
 
 
 def _measure_time(step: CapturedStep, call: Call, runs: int = _TIMED_RUNS) -> int:
-    args, kwargs = OperatorInputs(step).arguments(call)
-    run = entry_point(call.target)
-
-    def once() -> None:
-        result = run(*args, **kwargs)
-        if call.stage is Stage.UPLOAD:
-            result.zero_()  # an upload also writes the bytes
-
-    with gradient_mode(step, call):
-        place = site()
-        if place is not None:
-            return place.timer.time_ns(once)
-        times_ns: list[int] = []
-        while len(times_ns) < runs:
-            start = perf_counter_ns()
-            once()
-            times_ns.append(perf_counter_ns() - start)
-    return int(median(times_ns))
+    prepared = PreparedCall(step, call)
+    place = site()
+    if place is None:
+        return alternate([(prepared.context, prepared.run)], runs)[0]
+    with prepared.context():
+        return place.timer.time_ns(prepared.run)
