@@ -27,10 +27,10 @@ class ExchangeRoom:
         start, self._taken = self._taken, self._taken + elements
         return self._elements[start : self._taken]
 
-    def take_on_host(self, elements: int) -> torch.Tensor:
-        """Return the next elements. The network sends host memory, so those of a GPU's room are elsewhere."""
+    def take_for_network(self, elements: int, *, on_device: bool) -> torch.Tensor:
+        """Return the next elements. Where the network sends host memory, those of a GPU's room are elsewhere."""
         own = self.take(elements)
-        return own if own.is_cpu else torch.empty(elements, dtype=own.dtype)
+        return own if on_device or own.is_cpu else torch.empty(elements, dtype=own.dtype)
 
 
 def parts_elements(sizes: Sequence[int], counts: Sequence[int], own: int) -> int:

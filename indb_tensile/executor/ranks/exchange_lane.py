@@ -14,6 +14,7 @@ from time import perf_counter_ns
 import torch
 
 from indb_tensile.errors import InvariantError
+from indb_tensile.executor.ranks.exchange_streams import ExchangeStreams, StreamMark
 
 SPANS_KEPT = 1 << 14  # more than the exchanges of any step; only timed iterations take them
 
@@ -21,11 +22,10 @@ SPANS_KEPT = 1 << 14  # more than the exchanges of any step; only timed iteratio
 class _LaneExchange:
     """An exchange in the queue of the lane, and what became of it."""
 
-    def __init__(self, make: Callable[[], None], place: torch.device) -> None:
+    def __init__(self, make: Callable[[], None], place: torch.device, ready: StreamMark | None) -> None:
         self.make = make
         self.place = place
-        # The values of a GPU are there once its kernels before the exchange have run.
-        self.ready = torch.cuda.current_stream(place).record_event() if place.type == "cuda" else None
+        self.ready = ready  # reached when the values of a GPU are there
         self.ended = threading.Event()
         self.error: Exception | None = None
         self.span = (0, 0)  # when it began and ended, by `perf_counter_ns`
@@ -34,9 +34,12 @@ class _LaneExchange:
 class ExchangeLane:
     """A queue of exchanges and the thread that makes them. After an error it makes no more."""
 
-    def __init__(self, around: Callable[[], AbstractContextManager[None]]) -> None:
+    def __init__(
+        self, around: Callable[[], AbstractContextManager[None]], streams: ExchangeStreams | None = None
+    ) -> None:
         """Wait for exchanges within a context of `around`."""
         self._around = around
+        self._streams = streams or ExchangeStreams()
         self._queue: SimpleQueue[_LaneExchange | None] = SimpleQueue()
         self._started: deque[_LaneExchange] = deque()  # and not waited for
         self._spans: deque[tuple[int, int]] = deque(maxlen=SPANS_KEPT)
@@ -83,7 +86,7 @@ class ExchangeLane:
             self._thread.join()
 
     def _put(self, make: Callable[[], None], place: torch.device) -> _LaneExchange:
-        exchange = _LaneExchange(make, place)
+        exchange = _LaneExchange(make, place, self._streams.mark(place))
         self._queue.put(exchange)
         return exchange
 
@@ -102,20 +105,10 @@ class ExchangeLane:
             began_ns = perf_counter_ns()
             try:
                 if self._broken is None and not self._closed:
-                    _make(exchange)
+                    with self._streams.after(exchange.ready, exchange.place):
+                        exchange.make()
                 exchange.error = self._broken
             except Exception as error:  # noqa: BLE001 - raised where the step waits for the exchange
                 exchange.error = self._broken = error
             exchange.span = (began_ns, perf_counter_ns())
             exchange.ended.set()
-
-
-def _make(exchange: _LaneExchange) -> None:
-    if exchange.ready is None:
-        exchange.make()
-        return
-    stream = torch.cuda.Stream(exchange.place)  # type: ignore[no-untyped-call]
-    with torch.cuda.stream(stream):
-        stream.wait_event(exchange.ready)
-        exchange.make()
-    stream.synchronize()

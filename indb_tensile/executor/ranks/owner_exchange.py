@@ -5,8 +5,9 @@ so each owner has the same bits. Both go piece by piece, so that they need littl
 of elements, and all make as many exchanges as the longest stretch has pieces.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
+import torch
 from torch import Tensor
 
 from indb_tensile.executor.capture.exchange_room import ExchangeRoom, owner_piece_sizes, owner_width
@@ -28,7 +29,8 @@ def sum_at_owners(
     this rank. `counts` has the number of parts of each rank, and `lengths` the elements that each rank owns. Values
     may be on a GPU.
     """
-    received, sent = map(room.take_on_host, owner_piece_sizes(lengths, len(own), counts, rank))
+    sizes = owner_piece_sizes(lengths, len(own), counts, rank)
+    received, sent = (room.take_for_network(size, on_device=group.sends_device_memory) for size in sizes)
     for start, spans in pieces(lengths):
         end = 0
         for owner, span in enumerate(spans):
@@ -45,13 +47,19 @@ def sum_at_owners(
         total[start : start + span].copy_(first)
 
 
-def hand_out(group: RankGroup, values: Sequence[Tensor], rank: int) -> None:
-    """Send all other ranks the values of this one, `values[rank]` (elements), and write theirs into the others."""
+def hand_out(
+    group: RankGroup, values: Sequence[Tensor], rank: int, scratch: Callable[[Tensor, int], Tensor] = Tensor.new_zeros
+) -> None:
+    """Send all other ranks the values of this one, `values[rank]` (elements), and write theirs into the others.
+
+    `scratch` returns so many elements of the type and in the memory of a tensor, with any values in them.
+    """
     lengths = [value.numel() for value in values]
     width = owner_width(lengths)
-    own = values[rank].cpu() if not values[rank].is_cpu else values[rank]
-    received = own.new_zeros(sum(min(width, length) for owner, length in enumerate(lengths) if owner != rank))
-    sent = own.new_zeros((len(values) - 1) * min(width, lengths[rank]))
+    own = values[rank] if group.sends_device_memory else values[rank].cpu()
+    to_receive = sum(min(width, length) for owner, length in enumerate(lengths) if owner != rank)
+    to_send = (len(values) - 1) * min(width, lengths[rank])
+    received, sent = torch.split(scratch(own, to_receive + to_send), [to_receive, to_send])
     for start, spans in pieces(lengths):
         span = spans[rank]
         copies = sent[: (len(values) - 1) * span]

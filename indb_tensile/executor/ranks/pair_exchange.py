@@ -21,11 +21,11 @@ def sum_in_order(
 ) -> None:
     """Write the sum over the parts of both ranks, added in the order of the parts, into `total` (elements).
 
-    `own` are the values of this rank's parts, in host memory; `total` may be the first of them. `counts` has the
-    number of parts of each rank.
+    `own` are the values of this rank's parts, in memory that the group sends; `total` may be the first of them.
+    `counts` has the number of parts of each rank.
     """
     width = pair_width(total.numel())
-    incoming = room.take_on_host(width)
+    incoming = room.take(width)
     nothing = total[:0]
     last = nothing  # the piece whose total is on its way to rank 0
     for start in range(0, total.numel(), width):
@@ -48,9 +48,9 @@ def sum_in_order(
 
 
 def sum_of_both(group: RankGroup, values: Tensor, room: ExchangeRoom) -> None:
-    """Add the other rank's values (elements, in host memory), in place. Both ranks add in the order of the ranks."""
+    """Add the other rank's values (elements), in place. Both ranks add in the order of the ranks."""
     width = pair_width(values.numel())
-    incoming = room.take_on_host(width)
+    incoming = room.take_for_network(width, on_device=group.sends_device_memory)
     for start in range(0, values.numel(), width):
         piece = values[start : start + width]
         received = incoming[: piece.numel()]

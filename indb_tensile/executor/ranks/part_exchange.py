@@ -43,15 +43,17 @@ class PartExchange:
         """Write the sum of all parts' gradients, added in the order of the parts, into `total` (elements).
 
         `own` are the gradients of this rank's parts, in order (elements each); `total` may be the first of them. They
-        may be on a GPU; the exchange is made in host memory, piece by piece, so that it needs little room and touches
-        the same memory again.
+        may be on a GPU; the exchange is made in the memory that the group sends, piece by piece, so that it needs
+        little room and touches the same memory again.
         """
         counts = [len(parts) for parts in self.parts]
-        if len(counts) == 2 and total.is_cpu:
+        on_device = self.group.sends_device_memory
+        if len(counts) == 2 and (on_device or total.is_cpu):
             pair_exchange.sum_in_order(self.group, own, total, counts, room)
             return
         width = piece_width(total.numel(), len(self.parts))
-        buffers = _PieceBuffers(*map(room.take_on_host, piece_sizes(total.numel(), len(own), counts)))
+        sizes = piece_sizes(total.numel(), len(own), counts)
+        buffers = _PieceBuffers(*(room.take_for_network(size, on_device=on_device) for size in sizes))
         step = width * len(self.parts)
         for start in range(0, total.numel(), step):
             self._sum_piece([part[start : start + step] for part in own], total[start : start + step], buffers)
@@ -78,7 +80,7 @@ class PartExchange:
 
 @dataclass(frozen=True, slots=True)
 class _PieceBuffers:
-    """Host memory for the exchange of a piece: of parts, and then of sums, of which each rank gets a copy."""
+    """Memory for the exchange of a piece: of parts, and then of sums, of which each rank gets a copy."""
 
     sent: Tensor
     received: Tensor

@@ -19,7 +19,7 @@ from torch._C._distributed_c10d import PrefixStore, ProcessGroupGloo, Store
 from indb_tensile.errors import RankLostError, RequestError
 from indb_tensile.executor.capture.rank_share import RankShare
 from indb_tensile.executor.ranks.rank_group import RankGroup
-from indb_tensile.executor.ranks.rank_sockets import Endpoint, listen, shut_down
+from indb_tensile.executor.ranks.rank_sockets import Endpoint, connections, listen, shut_down
 
 LOOPBACK = "127.0.0.1"
 
@@ -52,7 +52,17 @@ def join_ranks(
 class _AbortableGloo(ProcessGroupGloo):
     """A process group whose `abort` ends the exchanges that are under way."""
 
+    sends_device_memory = False
     endpoints: tuple[Endpoint, ...] = ()  # of all ranks
+
+    def is_connected(self) -> bool:
+        """Return whether no other rank has closed its connection to this one, as the end of a process does."""
+        rank = self.rank()
+        others = self.endpoints[:rank] + self.endpoints[rank + 1 :]
+        return connections(self.endpoints[rank], others) >= len(others)
+
+    def settle(self) -> None:
+        """Do nothing: whoever waits for an operation of Gloo waits until it has ended."""
 
     def abort(self) -> None:
         """End every exchange under way, and every later one, with an error. The other ranks notice at once."""

@@ -1,4 +1,4 @@
-"""What the exchanges of ranks use of a process group of c10d: of Gloo on processors, of NCCL on GPUs."""
+"""What the exchanges of ranks use of a process group of c10d: of Gloo in host memory, of NCCL between GPUs."""
 
 from typing import Protocol
 
@@ -27,6 +27,19 @@ class RankGroup(Protocol):
 
     def allreduce(self, tensors: list[Tensor], /) -> dist.Work:
         """Add up each tensor over all ranks, in place."""
+        ...
+
+    @property
+    def sends_device_memory(self) -> bool:
+        """Whether exchanges are made in the memory of the device. If not, values of a GPU are copied to the host."""
+        ...
+
+    def settle(self) -> None:
+        """Return when all operations that were waited for, and what follows them on the device, have ended.
+
+        The host waits for an operation in host memory, and only the device for one in its memory. Raises RuntimeError
+        if another rank has gone or does not answer in time.
+        """
         ...
 
     def abort(self) -> None:

@@ -6,6 +6,7 @@ are found among the open files of this process.
 """
 
 import os
+import select
 import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -34,12 +35,33 @@ def shut_down(own: Endpoint, others: Iterable[Endpoint]) -> None:
 
     What waits for a message over one of them fails at once, here and in the other rank.
     """
+    for connection in _between(own, others):
+        with suppress(OSError):  # it has just ended
+            connection.shutdown(socket.SHUT_RDWR)
+
+
+def connections(own: Endpoint, others: Iterable[Endpoint]) -> int:
+    """Return how many connections of this rank to the others neither side has closed.
+
+    Connections of strangers to this rank's port are among them.
+    """
+    return sum(not _hung_up(connection) for connection in _between(own, others))
+
+
+def _hung_up(connection: socket.socket) -> bool:
+    """Return whether a side of this connection has closed it, and does not send any more."""
+    poll = select.poll()
+    poll.register(connection, select.POLLRDHUP)
+    return bool(poll.poll(0))
+
+
+def _between(own: Endpoint, others: Iterable[Endpoint]) -> Iterator[socket.socket]:
+    """Yield a duplicate of each connection between this rank and the others, open until the next one."""
     theirs = frozenset(others)
     for connection in _sockets():
         with connection, suppress(OSError):  # a socket that listens has no peer, nor has an ended connection
-            peer = connection.getpeername()
-            if peer[:2] in theirs or connection.getsockname()[:2] == own:
-                connection.shutdown(socket.SHUT_RDWR)
+            if connection.getpeername()[:2] in theirs or connection.getsockname()[:2] == own:
+                yield connection
 
 
 def _listening_on(address: str) -> Iterator[Endpoint]:

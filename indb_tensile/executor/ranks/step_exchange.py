@@ -11,6 +11,7 @@ from indb_tensile.executor.capture.exchange_operator import Exchange, connected
 from indb_tensile.executor.capture.exchange_room import ExchangeRoom, is_small_pair
 from indb_tensile.executor.capture.rank_share import parts_of
 from indb_tensile.executor.ranks import owner_exchange, pair_exchange
+from indb_tensile.executor.ranks.device_scratch import DeviceScratch
 from indb_tensile.executor.ranks.exchange_lane import SPANS_KEPT, ExchangeLane
 from indb_tensile.executor.ranks.part_exchange import PartExchange
 from indb_tensile.executor.ranks.rank_connection import while_ranks_answer
@@ -22,8 +23,8 @@ def exchanging(group: RankGroup, around: Callable[[], AbstractContextManager[Non
     """Let the steps that this thread runs exchange with those of all ranks of the group.
 
     A step waits for exchanges within contexts of `around`. Gloo exchanges host memory, so values of a GPU are copied
-    there. A step raises RankLostError if another rank has gone, or does not answer in time. No step can run after
-    that. When the context ends, no exchange is under way.
+    there; NCCL exchanges them as they are. A step raises RankLostError if another rank has gone, or does not answer
+    in time. No step can run after that. When the context ends, no exchange is under way.
     """
     lane = ExchangeLane(around)
     try:
@@ -34,13 +35,13 @@ def exchanging(group: RankGroup, around: Callable[[], AbstractContextManager[Non
 
 
 @contextmanager
-def measuring(ranks: int) -> Iterator[None]:
+def measuring(ranks: int, *, on_device: bool = False) -> Iterator[None]:
     """Let this thread's steps exchange with nobody, in the memory that an exchange with the others takes.
 
-    Operators are measured before the job is admitted, when no other rank is there to answer, and each by itself. So
-    the operator that waits for an exchange makes it.
+    With `on_device`, ranks exchange the memory of their devices. Operators are measured before the job is admitted,
+    when no other rank is there to answer, and each by itself. So the operator that waits for an exchange makes it.
     """
-    with connected(_Measuring(_GroupNetwork(_NobodyElse(ranks)))):
+    with connected(_Measuring(_GroupNetwork(_NobodyElse(ranks, sends_device_memory=on_device)))):
         yield
 
 
@@ -105,22 +106,25 @@ class _GroupNetwork:
 
     def __init__(self, group: RankGroup) -> None:
         self._group = group
+        self._scratch = DeviceScratch()
 
     def sum_parts(
         self, own: Sequence[torch.Tensor], total: torch.Tensor, counts: Sequence[int], room: ExchangeRoom
     ) -> None:
         """Write the sum over all parts, added in the order of the parts, into `total`."""
         PartExchange(group=self._group, parts=parts_of(counts)).exact_sum(own, total, room)
+        self._group.settle()
 
     def all_reduce(self, values: torch.Tensor, room: ExchangeRoom) -> None:
         """Add up the values of all ranks in the order of the library, in place."""
-        on_host = values.cpu()
+        sent = values if self._group.sends_device_memory else values.cpu()
         if is_small_pair(values.numel(), self._group.size()):
-            pair_exchange.sum_of_both(self._group, on_host, room)
+            pair_exchange.sum_of_both(self._group, sent, room)
         else:
-            self._group.allreduce([on_host]).wait()
-        if on_host is not values:
-            values.copy_(on_host)
+            self._group.allreduce([sent]).wait()
+        if sent is not values:
+            values.copy_(sent)
+        self._group.settle()
 
     def sum_at_owners(
         self,
@@ -133,10 +137,12 @@ class _GroupNetwork:
     ) -> None:
         """Write the sum over all parts of the values that this rank owns into `total`."""
         owner_exchange.sum_at_owners(self._group, own, total, counts, lengths, rank, room)
+        self._group.settle()
 
     def hand_out(self, values: Sequence[torch.Tensor], rank: int) -> None:
         """Send all ranks the values that this rank owns, and receive those of the others."""
-        owner_exchange.hand_out(self._group, values, rank)
+        owner_exchange.hand_out(self._group, values, rank, self._scratch.take)
+        self._group.settle()
 
 
 class _Done(torch.distributed.Work):
@@ -150,8 +156,9 @@ class _Done(torch.distributed.Work):
 class _NobodyElse:
     """A group whose other ranks send nothing: what is received from them is left as it is."""
 
-    def __init__(self, ranks: int) -> None:
+    def __init__(self, ranks: int, *, sends_device_memory: bool) -> None:
         self._ranks = ranks
+        self.sends_device_memory = sends_device_memory
 
     def size(self) -> int:
         return self._ranks
@@ -173,6 +180,9 @@ class _NobodyElse:
     def allreduce(self, tensors: list[torch.Tensor], /) -> torch.distributed.Work:
         del tensors
         return _Done()
+
+    def settle(self) -> None:
+        """Do nothing: nothing is under way."""
 
     def abort(self) -> None:
         """Do nothing: nothing is under way."""

@@ -22,6 +22,8 @@ class Ended(torch.distributed.Work):
 class CountingGroup:
     """One rank of a group whose other ranks are not there. An all-reduce is a ring."""
 
+    sends_device_memory = False
+
     def __init__(self, rank: int, ranks: int) -> None:
         self._rank = rank
         self._ranks = ranks
@@ -53,6 +55,9 @@ class CountingGroup:
             size_bytes = 2 * -(-tensor.nbytes * (self._ranks - 1) // self._ranks)
             self._note(Collective.ALL_REDUCE, size_bytes, size_bytes)
         return Ended()
+
+    def settle(self) -> None:
+        """Do nothing: nothing is under way."""
 
     def abort(self) -> None:
         """Do nothing: nothing is under way."""

@@ -29,14 +29,15 @@ def steps_of(job: Job, share: RankShare) -> tuple[CapturedStep, ...]:
 def room_of(total: torch.Tensor, own: int, parts: Sequence[range]) -> ExchangeRoom:
     """Return the room for the sum of one value over these parts of each rank, of which this one has `own`."""
     elements = parts_elements([total.numel()], [len(numbers) for numbers in parts], own)
-    return ExchangeRoom(torch.empty(elements * total.dtype.itemsize, dtype=torch.uint8), total.dtype)
+    memory = torch.empty(elements * total.dtype.itemsize, dtype=torch.uint8, device=total.device)
+    return ExchangeRoom(memory, total.dtype)
 
 
 def sum_parts(value: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
     """Exchange the value of this rank, which has one part, by the operators of a step, and return the sum."""
     total = value.clone()
     elements = parts_elements([total.numel()], counts, 1)
-    room = torch.empty(elements * total.dtype.itemsize, dtype=torch.uint8)
+    room = torch.empty(elements * total.dtype.itemsize, dtype=torch.uint8, device=total.device)
     start_sum_parts_([total], [], room, counts=counts, own=1)
     finish_sum_parts_([total], [], room, counts=counts, own=1)
     return total

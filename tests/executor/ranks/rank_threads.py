@@ -8,13 +8,15 @@ import torch
 from torch._C._distributed_c10d import HashStore
 
 from indb_tensile.executor.capture.rank_share import RankShare
-from indb_tensile.executor.ranks.rank_connection import join_ranks
 from indb_tensile.executor.ranks.rank_group import RankGroup
+from tests.executor.ranks.group_kinds import GLOO, GroupKind
 
 _Result = TypeVar("_Result")
 
 
-def on_ranks(ranks: int, run: Callable[[int, RankGroup], _Result], *, timeout_s: float = 60.0) -> list[_Result]:
+def on_ranks(
+    ranks: int, run: Callable[[int, RankGroup], _Result], *, timeout_s: float = 60.0, kind: GroupKind = GLOO
+) -> list[_Result]:
     """Run one rank in each thread, and return what each one returns. A rank's fault is raised here."""
     store = HashStore()
     results: dict[int, _Result] = {}
@@ -24,8 +26,8 @@ def on_ranks(ranks: int, run: Callable[[int, RankGroup], _Result], *, timeout_s:
         torch.set_num_threads(1)  # it counts for the thread that sets it, and changes bits
         try:
             share = RankShare(rank=rank, ranks=ranks)
-            group = join_ranks(store, share, attempt="1", meeting_s=60.0, timeout_s=timeout_s)
-            results[rank] = run(rank, group)
+            with kind.joined(store, share, timeout_s) as group:
+                results[rank] = run(rank, group)
         except BaseException as fault:  # noqa: BLE001 - raised by the test's thread
             faults[rank] = fault
 

@@ -24,6 +24,7 @@ from tests.executor.driving import drive, state_bits
 from tests.executor.eager import Eager
 from tests.executor.models import Job
 from tests.executor.plans import random_plans
+from tests.executor.ranks.group_kinds import TRAINING_KINDS, GroupKind
 from tests.executor.ranks.rank_steps import steps_of
 from tests.executor.ranks.rank_threads import on_ranks
 from tests.nightly import nightly_unless
@@ -32,7 +33,9 @@ SGD = OptimizerSettings(kind="sgd", momentum=0.9, nesterov=True, weight_decay=0.
 FAST = Reduce.FAST
 
 
-def trained_fast(job: Job, ranks: int) -> list[tuple[dict[str, bytes], dict[str, torch.Tensor]]]:
+def trained_fast(
+    job: Job, ranks: int, group_kind: GroupKind
+) -> list[tuple[dict[str, bytes], dict[str, torch.Tensor]]]:
     """Train with the sum of the library, each rank under a plan of its own. Return each rank's state, twice."""
     shares = [RankShare(rank=rank, ranks=ranks, reduce=FAST) for rank in range(ranks)]
     steps = [steps_of(job, share) for share in shares]
@@ -50,7 +53,7 @@ def trained_fast(job: Job, ranks: int) -> list[tuple[dict[str, bytes], dict[str,
         assert device.high_water_bytes == max(peaks)
         return state_bits(exported), {name: value.clone() for name, value in exported.items()}
 
-    return on_ranks(ranks, run)
+    return on_ranks(ranks, run, kind=group_kind)
 
 
 FAST_CASES = [
@@ -60,12 +63,13 @@ FAST_CASES = [
 ]
 
 
+@pytest.mark.parametrize("group_kind", TRAINING_KINDS)
 @pytest.mark.parametrize(("kind", "ranks", "micro"), nightly_unless(lambda case: case == FAST_CASES[0], FAST_CASES))
 def test_fast_sum_gives_all_ranks_the_same_bits_which_are_close_to_those_of_one_device(
-    kind: str, ranks: int, micro: int
+    kind: str, ranks: int, micro: int, group_kind: GroupKind
 ) -> None:
     job = job_of(kind, 0, SGD, Passes(micro_batch_size=micro))
-    (first, values), *others = trained_fast(job, ranks)
+    (first, values), *others = trained_fast(job, ranks, group_kind)
     assert all(bits_of_rank == first for bits_of_rank, _ in others)
     eager = Eager(job)
     drive(eager, job)

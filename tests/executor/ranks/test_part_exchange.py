@@ -12,6 +12,7 @@ from indb_tensile.executor.capture.rank_share import divide_parts
 from indb_tensile.executor.ranks.pair_exchange import sum_of_both
 from indb_tensile.executor.ranks.part_exchange import PartExchange
 from indb_tensile.executor.ranks.rank_group import RankGroup
+from tests.executor.ranks.group_kinds import GroupKind, group_kinds
 from tests.executor.ranks.rank_steps import room_of
 from tests.executor.ranks.rank_threads import on_ranks
 from tests.nightly import some_examples
@@ -33,18 +34,20 @@ def of_one_device(gradients: Tensor) -> Tensor:
     return parameter.grad
 
 
-def sums(gradients: Tensor, ranks: int) -> list[Tensor]:
+def sums(gradients: Tensor, ranks: int, kind: GroupKind) -> list[Tensor]:
     parts = divide_parts(len(gradients), ranks)
 
     def run(rank: int, group: RankGroup) -> Tensor:
-        total = torch.empty_like(gradients[0])
-        own = gradients[parts[rank].start : parts[rank].stop]
+        own = gradients[parts[rank].start : parts[rank].stop].to(kind.place(rank))
+        total = torch.empty_like(gradients[0], device=own.device)
         PartExchange(group=group, parts=parts).exact_sum([*own], total, room_of(total, len(own), parts))
-        return total
+        group.settle()
+        return total.cpu()
 
-    return on_ranks(ranks, run)
+    return on_ranks(ranks, run, kind=kind)
 
 
+@pytest.mark.parametrize("kind", group_kinds(4))
 @some_examples()
 @given(
     ranks=st.integers(1, 4),
@@ -54,60 +57,72 @@ def sums(gradients: Tensor, ranks: int) -> list[Tensor]:
     seed=st.integers(0, 1000),
 )
 def test_exact_sum_has_the_bits_of_one_device_on_every_rank(
-    ranks: int, more: int, elements: int, dtype: torch.dtype, seed: int
+    kind: GroupKind, ranks: int, more: int, elements: int, dtype: torch.dtype, seed: int
 ) -> None:
     gradients = drawn(ranks + more, elements, dtype, seed)
     expected = of_one_device(gradients)
-    assert all(torch.equal(total, expected) for total in sums(gradients, ranks))
+    assert all(torch.equal(total, expected) for total in sums(gradients, ranks, kind))
 
 
+@pytest.mark.parametrize("kind", group_kinds(3))
 @pytest.mark.parametrize("ranks", [2, 3])
 @pytest.mark.parametrize("more", [0, 1, PIECE_ELEMENTS // 2])
-def test_exact_sum_of_a_gradient_in_several_pieces_has_the_bits_of_one_device(more: int, ranks: int) -> None:
+def test_exact_sum_of_a_gradient_in_several_pieces_has_the_bits_of_one_device(
+    more: int, ranks: int, kind: GroupKind
+) -> None:
     gradients = drawn(3, PIECE_ELEMENTS + more, torch.float32, seed=more)
     expected = of_one_device(gradients)
-    assert all(torch.equal(total, expected) for total in sums(gradients, ranks))
+    assert all(torch.equal(total, expected) for total in sums(gradients, ranks, kind))
 
 
+@pytest.mark.parametrize("kind", group_kinds(2))
 @pytest.mark.parametrize("counts", [(0, 2), (2, 0), (1, 2), (0, 1)])
-def test_rank_without_parts_gets_the_sum_of_the_other_one(counts: tuple[int, int]) -> None:
+def test_rank_without_parts_gets_the_sum_of_the_other_one(counts: tuple[int, int], kind: GroupKind) -> None:
     gradients = drawn(sum(counts), 2 * PIECE_ELEMENTS + 7, torch.float32, seed=4)
     parts = (range(counts[0]), range(counts[0], sum(counts)))
 
     def run(rank: int, group: RankGroup) -> Tensor:
-        own = [part.clone() for part in gradients[parts[rank].start : parts[rank].stop]]
-        total = own[0] if own else torch.empty_like(gradients[0])  # the sum comes in the place of the first part
+        place = kind.place(rank)
+        own = [part.to(place, copy=True) for part in gradients[parts[rank].start : parts[rank].stop]]
+        # The sum comes in the place of the first part.
+        total = own[0] if own else torch.empty_like(gradients[0], device=place)
         PartExchange(group=group, parts=parts).exact_sum(own, total, room_of(total, len(own), parts))
-        return total
+        group.settle()
+        return total.cpu()
 
     expected = of_one_device(gradients)
-    assert all(torch.equal(total, expected) for total in on_ranks(2, run))
+    assert all(torch.equal(total, expected) for total in on_ranks(2, run, kind=kind))
 
 
+@pytest.mark.parametrize("kind", group_kinds(2))
 @pytest.mark.parametrize("elements", [1, 40, PIECE_ELEMENTS, PIECE_ELEMENTS + 3])
-def test_two_ranks_that_send_each_other_everything_have_the_same_sum(elements: int) -> None:
+def test_two_ranks_that_send_each_other_everything_have_the_same_sum(elements: int, kind: GroupKind) -> None:
     values = drawn(2, elements, torch.float32, seed=elements)
     values[:, 0] = torch.tensor([0x7FC00001, 0x7FC00002], dtype=torch.int32).view(torch.float32)  # two kinds of NaN
 
     def run(rank: int, group: RankGroup) -> Tensor:
-        own, room = values[rank].clone(), torch.empty(4 * elements, dtype=torch.uint8)
+        own = values[rank].to(kind.place(rank), copy=True)
+        room = torch.empty(4 * elements, dtype=torch.uint8, device=own.device)
         sum_of_both(group, own, ExchangeRoom(room, own.dtype))
-        return own.view(torch.int32)
+        group.settle()
+        return own.cpu().view(torch.int32)
 
-    first, second = on_ranks(2, run)
+    first, second = on_ranks(2, run, kind=kind)
     assert torch.equal(first, second)
     assert torch.equal(first[1:], (values[0] + values[1]).view(torch.int32)[1:])
 
 
-def test_sum_of_the_library_differs_with_three_ranks_and_is_equal_on_all_of_them() -> None:
+@pytest.mark.parametrize("kind", group_kinds(3))
+def test_sum_of_the_library_differs_with_three_ranks_and_is_equal_on_all_of_them(kind: GroupKind) -> None:
     gradients = drawn(3, 1000, torch.float32, seed=1)
 
     def run(rank: int, group: RankGroup) -> Tensor:
-        total = gradients[rank].clone()
+        total = gradients[rank].to(kind.place(rank), copy=True)
         group.allreduce([total]).wait()
-        return total
+        group.settle()
+        return total.cpu()
 
-    first, *others = on_ranks(3, run)
+    first, *others = on_ranks(3, run, kind=kind)
     assert not torch.equal(first, of_one_device(gradients))
     torch.testing.assert_close(first, gradients.double().sum(0).float(), rtol=1e-2, atol=1.0)
     assert all(torch.equal(first, other) for other in others)

@@ -16,11 +16,17 @@ from indb_tensile.executor.ranks.part_exchange import PartExchange
 from indb_tensile.executor.ranks.rank_connection import LOOPBACK, broadcast_bytes, join_ranks
 from indb_tensile.executor.ranks.rank_group import RankGroup
 from indb_tensile.executor.ranks.step_exchange import exchanging
+from tests.executor.ranks.group_kinds import GroupKind, group_kinds
 from tests.executor.ranks.rank_steps import room_of, sum_parts
 from tests.executor.ranks.rank_threads import on_ranks
 
 FIRST = RankShare(rank=0, ranks=2)
 LIMIT_S = 60.0
+
+
+def finish(group: RankGroup, work: torch.distributed.Work) -> None:
+    work.wait()
+    group.settle()
 
 
 def test_rank_that_does_not_come_is_noticed() -> None:
@@ -37,41 +43,45 @@ def test_rank_of_an_earlier_attempt_is_not_met() -> None:
         join_ranks(store, FIRST, attempt="2", meeting_s=0.05, timeout_s=60.0)
 
 
-def test_rank_that_has_gone_is_noticed_by_the_exchange_of_the_others() -> None:
+@pytest.mark.parametrize("kind", group_kinds(3))
+def test_rank_that_has_gone_is_noticed_by_the_exchange_of_the_others(kind: GroupKind) -> None:
     def run(rank: int, group: RankGroup) -> str:
-        value = torch.ones(3)
+        value = torch.ones(3, device=kind.place(rank))
         with exchanging(group):
             total = sum_parts(value, [1, 1, 1])
-            assert torch.equal(total, torch.full((3,), 3.0))
+            assert torch.equal(total.cpu(), torch.full((3,), 3.0))
             if rank == 1:
+                group.abort()  # as the end of its process does
                 return "left"
             with pytest.raises(RankLostError) as caught:
                 sum_parts(value, [1, 1, 1])
         return caught.value.message
 
-    assert on_ranks(3, run) == [
+    assert on_ranks(3, run, kind=kind) == [
         "rank 0 of 3 has lost another rank",
         "left",
         "rank 2 of 3 has lost another rank",
     ]
 
 
-def test_abort_ends_the_exchange_under_way_and_every_later_one_and_the_other_rank_notices() -> None:
+@pytest.mark.parametrize("kind", group_kinds(2))
+def test_abort_ends_the_exchange_under_way_and_every_later_one_and_the_other_rank_notices(kind: GroupKind) -> None:
     aborted = threading.Event()
 
     def run(rank: int, group: RankGroup) -> str:
+        value = torch.ones(3, device=kind.place(rank))
         if rank == 0:
-            under_way = group.allreduce([torch.ones(3)])
+            under_way = group.allreduce([value])
             group.abort()
             with pytest.raises(RuntimeError):
-                under_way.wait()
+                finish(group, under_way)
             aborted.set()
         assert aborted.wait(LIMIT_S), "the exchange goes on after the call of abort"
         with pytest.raises(RuntimeError):
-            group.allreduce([torch.ones(3)]).wait()
+            finish(group, group.allreduce([value]))
         return "ended"
 
-    assert on_ranks(2, run, timeout_s=2 * LIMIT_S) == ["ended"] * 2
+    assert on_ranks(2, run, timeout_s=2 * LIMIT_S, kind=kind) == ["ended"] * 2
 
 
 def test_abort_leaves_connections_that_are_not_of_the_group() -> None:
@@ -87,15 +97,17 @@ def test_abort_leaves_connections_that_are_not_of_the_group() -> None:
             assert accepted.recv(16) == b"still here"
 
 
-def test_ranks_without_parts_take_part_in_the_exchange() -> None:
+@pytest.mark.parametrize("kind", group_kinds(3))
+def test_ranks_without_parts_take_part_in_the_exchange(kind: GroupKind) -> None:
     def run(rank: int, group: RankGroup) -> list[float]:
-        own = [torch.tensor([1.5, 2.5])] if rank == 2 else []
-        total = torch.empty(2)
+        own = [torch.tensor([1.5, 2.5], device=kind.place(rank))] if rank == 2 else []
+        total = torch.empty(2, device=kind.place(rank))
         parts = (range(0), range(0), range(1))
         PartExchange(group=group, parts=parts).exact_sum(own, total, room_of(total, len(own), parts))
+        group.settle()
         return [*map(float, total)]
 
-    assert on_ranks(3, run) == [[1.5, 2.5]] * 3
+    assert on_ranks(3, run, kind=kind) == [[1.5, 2.5]] * 3
 
 
 @pytest.mark.parametrize("address", ["8.8.8.8", "0.0.0.0", "2001:4860:4860::8888"])
@@ -149,8 +161,10 @@ def test_stranger_who_connects_to_ranks_that_train_disturbs_nothing() -> None:
     assert on_ranks(2, run) == [[2.0, 2.0, 2.0]] * 2
 
 
+@pytest.mark.parametrize("kind", group_kinds(3))
 @pytest.mark.parametrize("content", [b"", b"\x00checkpoint" * 1000])
-def test_all_ranks_get_the_bytes_of_rank_0(content: bytes) -> None:
-    assert (
-        on_ranks(3, lambda rank, group: broadcast_bytes(group, content if rank == 0 else b"other")) == [content] * 3
-    )
+def test_all_ranks_get_the_bytes_of_rank_0(content: bytes, kind: GroupKind) -> None:
+    def run(rank: int, group: RankGroup) -> bytes:
+        return broadcast_bytes(group, content if rank == 0 else b"other")
+
+    assert on_ranks(3, run, kind=kind) == [content] * 3

@@ -27,6 +27,7 @@ from tests.executor.driving import bits, drive, state_bits
 from tests.executor.eager import Eager
 from tests.executor.models import Job
 from tests.executor.plans import random_plans, random_rewritten_plan
+from tests.executor.ranks.group_kinds import TRAINING_KINDS, GroupKind
 from tests.executor.ranks.rank_steps import steps_of
 from tests.executor.ranks.rank_threads import on_ranks
 from tests.nightly import nightly_unless
@@ -67,18 +68,19 @@ CASES = [
 ]
 
 
+@pytest.mark.parametrize("group_kind", TRAINING_KINDS)
 @pytest.mark.parametrize(
     ("kind", "settings", "ranks", "micro"),
     nightly_unless(lambda case: case == CASES[0], CASES),
     ids=[f"{kind}-{settings.kind}-{ranks}-{micro}" for kind, settings, ranks, micro in CASES],
 )
 def test_ranks_under_different_plans_end_with_the_bits_of_one_device_with_the_same_parts(
-    kind: str, settings: OptimizerSettings, ranks: int, micro: int
+    kind: str, settings: OptimizerSettings, ranks: int, micro: int, group_kind: GroupKind
 ) -> None:
     job = job_of(kind, 0, settings, Passes(micro_batch_size=micro))
     steps = [steps_of(job, RankShare(rank=rank, ranks=ranks)) for rank in range(ranks)]
     plans = [(LIVENESS,) * 3, *(random_plans(steps[rank], rank) for rank in range(1, ranks))]
-    outcomes = on_ranks(ranks, lambda rank, group: trained(job, group, steps[rank], plans[rank]))
+    outcomes = on_ranks(ranks, lambda rank, group: trained(job, group, steps[rank], plans[rank]), kind=group_kind)
     expected = of_eager(job)
     assert [(seen, state) for seen, state, _ in outcomes] == [expected] * ranks
     for rank, (_, _, high_water_bytes) in enumerate(outcomes):

@@ -27,6 +27,7 @@ from tests.executor.driving import bits, drive, state_bits
 from tests.executor.eager import Eager
 from tests.executor.models import Job
 from tests.executor.plans import random_plans
+from tests.executor.ranks.group_kinds import GLOO, TRAINING_KINDS, GroupKind
 from tests.executor.ranks.rank_steps import steps_of
 from tests.executor.ranks.rank_threads import on_ranks
 from tests.nightly import nightly_unless
@@ -39,7 +40,14 @@ RMSPROP = OptimizerSettings(kind="rmsprop", momentum=0.9, centered=True)
 Seen = tuple[list[bytes], dict[str, bytes]]
 
 
-def trained(job: Job, ranks: int, reduce: Reduce = Reduce.EXACT, *, divides_state: bool = True) -> list[Seen]:
+def trained(
+    job: Job,
+    ranks: int,
+    reduce: Reduce = Reduce.EXACT,
+    *,
+    divides_state: bool = True,
+    group_kind: GroupKind = GLOO,
+) -> list[Seen]:
     """Train with each rank under a plan of its own. Return each rank's losses and state."""
     shares = [RankShare(rank=rank, ranks=ranks, reduce=reduce, divides_state=divides_state) for rank in range(ranks)]
     steps = [steps_of(job, share) for share in shares]
@@ -57,7 +65,7 @@ def trained(job: Job, ranks: int, reduce: Reduce = Reduce.EXACT, *, divides_stat
         runner.close()
         return outcome
 
-    return on_ranks(ranks, run)
+    return on_ranks(ranks, run, kind=group_kind)
 
 
 def joined(outcomes: list[Seen]) -> Seen:
@@ -105,13 +113,14 @@ def test_the_sum_of_the_library_has_the_same_bits_with_the_state_whole_and_divid
     assert divided == whole
 
 
+@pytest.mark.parametrize("group_kind", TRAINING_KINDS)
 @pytest.mark.parametrize("reduce", nightly_unless(lambda way: way is Reduce.EXACT, [*Reduce]))
-def test_a_rank_may_own_no_parameter(reduce: Reduce) -> None:
+def test_a_rank_may_own_no_parameter(reduce: Reduce, group_kind: GroupKind) -> None:
     """Two of three ranks own one parameter each, and some parameters never change."""
     job = replace(job_of("mlp", 0, ADAM, Passes(micro_batch_size=3)), module=nn.Sequential(*mlp_of_two()))
     eager = Eager(job)
     losses, state = bits(drive(eager, job)), state_bits(eager.export())
-    outcomes = trained(job, 3, reduce)
+    outcomes = trained(job, 3, reduce, group_kind=group_kind)
     own = [[name for name in values if name.startswith("optimizer/exp_avg/")] for _, values in outcomes]
     assert sorted(map(len, own)) == [0, 1, 1]
     assert reduce is Reduce.FAST or joined(outcomes) == (losses, state)
