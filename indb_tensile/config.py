@@ -51,6 +51,7 @@ GIB = 1024 * MIB
 SHARING = ("completion", "any_price")
 POLICIES = ("tensile+", "tensile", "liveness", "vanilla")
 CHECKPOINT_STORES = ("auto", "local", "catalog")
+RANK_NETWORKS = ("host", "nccl")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -97,7 +98,8 @@ class Settings:
 
     Several devices. A rank of a job that several devices train together listens on `rank_address`: loopback if all
     devices are of this machine, else this machine's address in a private network. A rank is lost if it has not
-    answered another one for `rank_timeout_s`.
+    answered another one for `rank_timeout_s`. With `rank_network = "host"` ranks exchange gradients in host memory,
+    with `nccl` between GPUs, which must be those of all ranks.
 
     Predictions. The service puts its socket into `service_directory`, for a database server of this machine. On
     `service_address`, an IP address and a port, it answers database servers of other machines by TLS. The directory
@@ -151,6 +153,7 @@ class Settings:
     start_patience_s: float = 60.0  # longer than the restart of a server
     interrupted_s: float = 86_400.0  # a day: longer than any outage that an administrator works on
     rank_address: str = "127.0.0.1"
+    rank_network: str = "host"  # nccl has not run on GPUs yet
     rank_timeout_s: float = 300.0  # longer than one rank saves a checkpoint, while the others wait for it
     service_directory: str = ""
     service_address: str = ""
@@ -212,6 +215,11 @@ class Settings:
     def has_service(self) -> bool:
         """Whether a service is started."""
         return bool(self.service_directory or self.service_address)
+
+    @property
+    def uses_nccl(self) -> bool:
+        """Whether the devices of a job exchange gradients by NCCL."""
+        return self.rank_network == "nccl"
 
     @property
     def threads(self) -> int:
@@ -364,6 +372,7 @@ _KINDS: dict[str, str] = {
     "start_patience_s": "a duration",
     "interrupted_s": "a duration",
     "rank_address": "an address",
+    "rank_network": "a network",
     "rank_timeout_s": "a duration",
     "service_directory": "a directory",
     "service_address": "an address with a port",
@@ -418,7 +427,13 @@ _RANGES: dict[str, tuple[float, float]] = {
 _HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.:-]*[A-Za-z0-9])?")  # or an IP address
 _DEVICE = re.compile(r"auto|cpu|(emulated|cuda)(:\d{1,2})?")
 
-_CHOICES = {"policy": POLICIES, "sharing": SHARING, "checkpoint_store": CHECKPOINT_STORES, "log_level": LOG_LEVELS}
+_CHOICES = {
+    "policy": POLICIES,
+    "sharing": SHARING,
+    "checkpoint_store": CHECKPOINT_STORES,
+    "rank_network": RANK_NETWORKS,
+    "log_level": LOG_LEVELS,
+}
 
 
 def _descriptor(environ: Mapping[str, str], name: str) -> int:

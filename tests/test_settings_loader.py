@@ -69,6 +69,7 @@ def test_every_setting_can_be_given_by_its_variable() -> None:
         start_patience_s=5.0,
         interrupted_s=3600.0,
         rank_address="10.0.0.7",
+        rank_network="nccl",
         rank_timeout_s=30.0,
         service_directory="/run/tensile",
         service_address="[fd00::7]:7443",

@@ -98,6 +98,16 @@ def named(chosen: Chosen) -> str:
             return f"cuda:{chosen.ordinal}"
 
 
+def refuse_network(settings: Settings, chosen: Chosen) -> None:
+    """Raise DeviceError if jobs cannot exchange gradients on this device as the settings say."""
+    if settings.uses_nccl and not isinstance(chosen, Gpu):
+        raise DeviceError(
+            f"rank_network ({variable('rank_network')}) is nccl, and the device is not a GPU but {named(chosen)}",
+            detail=f"It was chosen because {chosen.reason}.",
+            hint="Set rank_network to host, or device to a GPU.",
+        )
+
+
 def fit_to_gpu(
     settings: Settings,
     gpu: Gpu,

@@ -66,6 +66,9 @@ SETTINGS: dict[str, str] = {
     "rank_address": "The address on which a trainer listens for the other ranks, if several devices train one job: "
     "loopback if all devices are of this machine, else the machine's address in a private network. The connections "
     "are not encrypted, so other addresses are refused.",
+    "rank_network": "How the ranks of a job exchange gradients: `host` in host memory and over TCP, with a copy of a "
+    "GPU's gradients to the host; `nccl` between the memories of GPUs by NVIDIA's NCCL, to which all ranks must be "
+    "set. NCCL takes some of each GPU's memory while such a job trains. It has not run on GPUs yet.",
     "rank_timeout_s": "The time after which a rank of a job on several devices is lost that does not answer another. "
     "The job then goes on from its last checkpoint.",
     "answer_s": "The time without a sign of progress after which a trainer is killed; its job resumes from its last "

@@ -1,5 +1,6 @@
 """The choice of the device, the reasons against another, and the memory that is taken from the device."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from indb_tensile.device.backend import (
     fit_to_gpu,
     kind_of,
     named,
+    refuse_network,
     roofline,
     speed_of,
     torch_cuda,
@@ -120,6 +122,17 @@ def test_the_emulated_device_is_chosen_on_request_even_with_a_gpu() -> None:
 
 def test_the_processor_is_chosen_on_request_even_with_a_gpu() -> None:
     assert choose("cpu", TWO, "12.8") == Cpu(reason="TENSILE_DEVICE is cpu")
+
+
+def test_exchange_by_nccl_is_refused_on_a_device_that_is_no_gpu() -> None:
+    nccl = Settings(rank_network="nccl")
+    refuse_network(nccl, A6000)
+    for chosen in (Cpu(reason="no driver was found"), Emulated(reason="")):
+        refuse_network(Settings(), chosen)
+    message = re.escape("rank_network (TENSILE_RANK_NETWORK) is nccl, and the device is not a GPU but cpu")
+    with pytest.raises(DeviceError, match=message) as caught:
+        refuse_network(nccl, Cpu(reason="no driver was found"))
+    assert caught.value.detail == "It was chosen because no driver was found."
 
 
 def test_the_capacity_of_a_gpu_is_its_free_memory_less_the_trainers_footprints() -> None:
