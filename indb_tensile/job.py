@@ -200,11 +200,14 @@ class ClaimedRank:
     """One of the ranks of a job that several devices train together. Rank 0 is the leader.
 
     `attempt_claim` is the claim of the leader: what ends one rank ends the attempt of all, under this claim.
+    `connection_bytes` of its device are kept free for the connection to the other ranks, which takes them outside
+    every plan.
     """
 
     rank: int
     ranks: int
     attempt_claim: ClaimToken
+    connection_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -958,6 +958,22 @@ comment on column tensile.rank_networks.size_bytes is 'bytes that each device se
 comment on column tensile.rank_networks.time_ns is 'median time of such a transfer';
 comment on column tensile.rank_networks.measured_at is 'time of the measurement';
 
+create table tensile.rank_memory (
+  device_kind text not null,
+  ranks integer not null,
+  memory_bytes bigint not null,
+  measured_at timestamptz not null default now(),
+  primary key (device_kind, ranks),
+  constraint rank_memory_is_measured check (ranks > 1 and memory_bytes > 0)
+);
+comment on table tensile.rank_memory is
+  'memory that the connection between devices takes on each of them outside every plan, measured whenever they connect by '
+  'NCCL; controllers keep it free';
+comment on column tensile.rank_memory.device_kind is 'kind of the devices';
+comment on column tensile.rank_memory.ranks is 'number of devices that train together';
+comment on column tensile.rank_memory.memory_bytes is 'the most that was measured on one of them within a day';
+comment on column tensile.rank_memory.measured_at is 'time of this measurement';
+
 create table tensile.device_jobs (
   worker_id bigint not null references tensile.workers on delete cascade,
   job_id bigint not null references tensile.jobs on delete cascade,

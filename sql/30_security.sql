@@ -222,7 +222,8 @@ grant update (state, phase, attempt, faults, interruptions, interrupted, progres
 grant insert, update, delete on tensile.workers, tensile.devices, tensile.device_jobs, tensile.job_progress,
   tensile.metrics, tensile.checkpoints, tensile.checkpoint_chunks, tensile.artifacts, tensile.graphs,
   tensile.op_latency, tensile.op_descriptions, tensile.predictors, tensile.plans, tensile.job_sets,
-  tensile.device_links, tensile.device_outlooks, tensile.device_overheads, tensile.rank_networks
+  tensile.device_links, tensile.device_outlooks, tensile.device_overheads, tensile.rank_networks,
+  tensile.rank_memory
   to tensile_worker;
 grant insert, update on tensile.data_reports, tensile.job_ranks to tensile_worker;
 grant insert, update, delete on tensile.rank_values, tensile.gang_turns to tensile_worker;
@@ -280,6 +281,9 @@ begin
   get diagnostics more = row_count;
   deleted := deleted + more;
   delete from tensile.rank_networks as t where t.device_kind = forget_device.device_kind;
+  get diagnostics more = row_count;
+  deleted := deleted + more;
+  delete from tensile.rank_memory as t where t.device_kind = forget_device.device_kind;
   get diagnostics more = row_count;
   return deleted + more;
 end

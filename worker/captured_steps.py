@@ -270,7 +270,9 @@ class CapturedSteps:
 
     def alone(self) -> AbstractContextManager[None]:
         """Run operators without the other devices of the job."""
-        return nullcontext() if self._share is None else measuring(self._share.ranks)
+        if self._share is None:
+            return nullcontext()
+        return measuring(self._share.ranks, on_device=self._network is not None and self._network.by_nccl)
 
     def _apply_measured(self, measured: dict[str, tuple[int, int]]) -> None:
         self._known |= measured

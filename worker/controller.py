@@ -52,6 +52,7 @@ from indb_tensile.device.backend import (
     is_emulated,
     kind_of,
     named,
+    refuse_network,
     torch_architectures,
     torch_cuda,
     uploads_ahead,
@@ -112,6 +113,7 @@ def main() -> int:
 def _run(settings: Settings) -> None:
     """Build all objects, run the loop, and take the objects down again, whatever happens."""
     chosen = _choose_device(settings)
+    refuse_network(settings, chosen)
     set_names = settings_loader.configured_names(os.environ)
     device_name = settings.device if isinstance(chosen, Emulated) else named(chosen)
     settings = _settings_for(chosen, settings)
@@ -426,6 +428,7 @@ def _connect_catalog(settings: Settings, kind: str, device_name: str, purpose: s
         entering=_entering_jobs(settings),
         threads=settings.threads,
         makes_way=settings.sharing == Sharing.COMPLETION and settings.parked_jobs > 0,
+        uses_nccl=settings.uses_nccl,
     )
 
 

@@ -802,6 +802,17 @@ select %(hosts)s::text[], %(device_kind)s, r.collective, r.size_bytes, r.time_ns
 on conflict (hosts, device_kind, collective, size_bytes) do update
    set time_ns = excluded.time_ns, measured_at = now()
 
+-- load_rank_memory --
+select m.memory_bytes from tensile.rank_memory as m where m.device_kind = %(device_kind)s and m.ranks = %(ranks)s
+
+-- save_rank_memory --
+-- Other programs disturb a measurement in both directions, so the largest of a day counts.
+insert into tensile.rank_memory as m (device_kind, ranks, memory_bytes)
+values (%(device_kind)s, %(ranks)s, %(memory_bytes)s)
+on conflict (device_kind, ranks) do update
+   set memory_bytes = excluded.memory_bytes, measured_at = now()
+ where excluded.memory_bytes > m.memory_bytes or m.measured_at < now() - interval '1 day'
+
 -- record_graph --
 insert into tensile.graphs (signature, summary) values (%(signature)s, %(summary)s) on conflict (signature) do nothing
 

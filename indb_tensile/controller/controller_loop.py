@@ -219,7 +219,9 @@ class Controller:
             log.warning("the device has room for %d jobs at a time now", room.max_jobs)
             self.fold(PlacesChange(max_jobs=room.max_jobs))
         if room.budget_bytes != self._pool.budget_bytes:
-            log.warning("other programs' memory leaves jobs a budget of %d bytes now", room.budget_bytes)
+            log.warning(
+                "memory of other programs and of ranks leaves jobs a budget of %d bytes now", room.budget_bytes
+            )
             self.fold(BudgetChange(budget_bytes=room.budget_bytes))
         self._memory.fit_regions(room.regions_bytes)
 
@@ -450,7 +452,8 @@ class Controller:
 
     def _assign(self, trainer: TrainerId, job: ClaimedJob) -> None:
         try:
-            slot, epoch = self._memory.claim(trainer, self._trainers.pid(trainer))
+            beside_bytes = 0 if job.gang is None else job.gang.connection_bytes
+            slot, epoch = self._memory.claim(trainer, self._trainers.pid(trainer), beside_bytes)
         except DeviceError as error:
             self._fail_trainer(trainer, error)
             return

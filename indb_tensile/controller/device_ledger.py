@@ -116,6 +116,7 @@ class DeviceMemory:
         self._kind = kind
         self._slots: dict[TrainerId, Slot] = {}
         self._revoked: dict[TrainerId, SlotUsage] = {}  # the last use, which the ledger no longer has
+        self._beside_bytes: dict[TrainerId, int] = {}  # of those with a slot, and of dead ones until their release
         self._wanted_pool_bytes = 0
         self._pool_settled = True
 
@@ -124,10 +125,14 @@ class DeviceMemory:
         """The ledger's descriptor."""
         return self._account.fd
 
-    def claim(self, trainer: TrainerId, pid: int) -> tuple[Slot, int]:
-        """Claim a slot for a trainer. Returns it with its epoch. Raises DeviceError if no slot is free."""
+    def claim(self, trainer: TrainerId, pid: int, beside_bytes: int = 0) -> tuple[Slot, int]:
+        """Claim a slot for a trainer. Returns it with its epoch. Raises DeviceError if no slot is free.
+
+        `beside_bytes` are kept free for what this trainer takes beside its footprint and every plan, until `release`.
+        """
         slot, epoch = self._account.claim_slot(pid)
         self._slots[trainer] = slot
+        self._beside_bytes[trainer] = beside_bytes
         return slot, epoch
 
     def grant(self, trainer: TrainerId, grant_bytes: int) -> int | None:
@@ -177,6 +182,7 @@ class DeviceMemory:
 
     def release(self, trainer: TrainerId) -> None:
         """Free everything that the trainer had. Does nothing if it has no slot."""
+        self._beside_bytes.pop(trainer, None)
         self.revoke(trainer)
         usage = self._revoked.pop(trainer, None)
         if usage is not None:
@@ -200,9 +206,12 @@ class DeviceMemory:
         slots = [*map(self._account.usage, self._slots.values()), *self._revoked.values()]
         trainers = frozenset(slot.pid for slot in slots if slot.pid)
         held_bytes = sum(slot.held_bytes for slot in slots)
+        beside_bytes = sum(self._beside_bytes.values())
         if self._regions is None:
-            return self._headroom.look(self._gauge.reading, trainers, held_bytes)
-        room = self._headroom.look(self._gauge.reading, trainers, held_bytes, self._regions.made_bytes)
+            return self._headroom.look(self._gauge.reading, trainers, held_bytes, beside_bytes=beside_bytes)
+        room = self._headroom.look(
+            self._gauge.reading, trainers, held_bytes, self._regions.made_bytes, beside_bytes=beside_bytes
+        )
         usage = self._account.device_usage()
         present_bytes = usage.capacity_bytes - usage.absent_bytes
         return replace(room, budget_bytes=min(room.budget_bytes, present_bytes))

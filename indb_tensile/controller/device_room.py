@@ -7,6 +7,10 @@ controller has made all regions, it also releases those beyond the budget, and c
 programs use less. Until they are released, new jobs wait if the memory outside the regions is too small for another
 trainer. No running job is ended for this purpose.
 
+The connection of a rank by NCCL takes memory, too, while its job trains (executor/ranks/nccl_connection.py). The
+budget falls by that as soon as a controller claims the rank, so before its first plan, and regions are released for
+it. It rises again after the rank has ended.
+
 A program can only allocate memory that is free. So the footprints' memory stays free for other programs too: as they
 use it, regions are released until the same amount is free again. The same happens if trainers turn out to need more
 than was reserved for them, unless a setting fixes the capacity: then fewer jobs run.
@@ -82,38 +86,54 @@ class Headroom:
         self._steady_looks = 0  # since `_made_bytes` has changed
 
     def look(
-        self, reading: Reading, trainers: frozenset[int], held_bytes: int, regions_bytes: int | None = None
+        self,
+        reading: Reading,
+        trainers: frozenset[int],
+        held_bytes: int,
+        regions_bytes: int | None = None,
+        *,
+        beside_bytes: int = 0,
     ) -> DeviceRoom:
         """Return the room on the device.
 
         `trainers` are the processes with a job; `held_bytes` is the memory that jobs have allocated. `regions_bytes`
-        is the memory of shared regions; without it all of them have memory.
+        is the memory of shared regions; without it all of them have memory. Trainers take `beside_bytes` together
+        beside their footprints, or will take them.
         """
         limits = self.limits
         made_bytes = held_bytes
         if limits.shared:
             made_bytes = limits.capacity_bytes if regions_bytes is None else regions_bytes
         settled = self._are_regions_settled(made_bytes)
-        beside_bytes = max(0, reading.used_bytes - made_bytes)
+        outside_bytes = max(0, reading.used_bytes - made_bytes)
         others_bytes = _other_bytes(reading.processes, trainers)
         if others_bytes is None:  # the owners are unknown: the footprint keeps its last value
-            rest_bytes = max(0, beside_bytes - len(trainers) * self.footprint_bytes)
+            rest_bytes = self._foreign_bytes(outside_bytes - len(trainers) * self.footprint_bytes, beside_bytes)
         else:
             if not trainers:
-                self._idle_bytes = max(0, beside_bytes - others_bytes)
+                self._idle_bytes = max(0, outside_bytes - others_bytes)
             elif self._idle_bytes is not None and settled:
-                self._record_footprint((beside_bytes - others_bytes - self._idle_bytes) // len(trainers))
+                of_trainers_bytes = outside_bytes - others_bytes - self._idle_bytes - beside_bytes
+                self._record_footprint(of_trainers_bytes // len(trainers))
             rest_bytes = others_bytes + (self._idle_bytes or 0)
         self._rest_bytes.append(rest_bytes)
         free_bytes = reading.total_bytes - max(self._rest_bytes)
         if limits.shared:
             self._least_rest_bytes = min(rest_bytes, self._least_rest_bytes)
-            reserved_bytes = self._reserved_bytes(reading.total_bytes, free_bytes, len(trainers))
-            return self._shared_room(free_bytes, reserved_bytes, made_bytes)
+            reserved_bytes = self._reserved_bytes(reading.total_bytes, free_bytes - beside_bytes, len(trainers))
+            return self._shared_room(free_bytes - beside_bytes, reserved_bytes, made_bytes)
         budget_bytes = self._allow(
-            free_bytes - limits.max_jobs * self.footprint_bytes, most_bytes=limits.budget_bytes
+            free_bytes - beside_bytes - limits.max_jobs * self.footprint_bytes, most_bytes=limits.budget_bytes
         )
         return DeviceRoom(budget_bytes=budget_bytes, max_jobs=limits.max_jobs, regions_bytes=limits.capacity_bytes)
+
+    def _foreign_bytes(self, outside_bytes: int, beside_bytes: int) -> int:
+        """Return the rest, if the owners of these bytes are unknown. They may have `beside_bytes` of trainers or not.
+
+        While they have not taken them, the rest is what it was, or less.
+        """
+        last_bytes = self._rest_bytes[-1] if self._rest_bytes else outside_bytes
+        return max(0, outside_bytes - beside_bytes, min(last_bytes, outside_bytes))
 
     def _are_regions_settled(self, made_bytes: int) -> bool:
         """Return whether the driver counts the shared regions as they are, so that footprints can be measured.

@@ -9,6 +9,7 @@ worker.
 import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
@@ -24,6 +25,7 @@ from indb_tensile.catalog import (
     jobs,
     outlooks,
     plans,
+    rank_memory,
     ranks,
     stored_checkpoints,
 )
@@ -42,6 +44,7 @@ from indb_tensile.catalog.jobs import DeferredJob, HeartbeatReply, ObservedWorke
 from indb_tensile.catalog.plans import DeviceUse, JobUse, PlanRecord
 from indb_tensile.catalog.usage import JobUsage
 from indb_tensile.config import variable
+from indb_tensile.device.trainer_footprint import FIRST_NCCL_BYTES
 from indb_tensile.errors import DatabaseError, TensileError
 from indb_tensile.job import Blame, ClaimedJob, ClaimToken, JobId, WorkerId
 from indb_tensile.scheduler.admission.admission_orders import (
@@ -184,6 +187,7 @@ class CatalogRecords:
         entering: int = 2,
         threads: int = 1,
         makes_way: bool = True,
+        uses_nccl: bool = False,
         session: Session | None = None,
     ) -> None:
         self._session = session or Session(
@@ -200,6 +204,7 @@ class CatalogRecords:
         self._entering = entering
         self._threads = threads
         self._makes_way = makes_way
+        self._uses_nccl = uses_nccl
         self._run(install.check_version)
 
     def register(self) -> WorkerId:
@@ -238,7 +243,11 @@ class CatalogRecords:
 
         If the connection breaks before the answer arrives, a later heartbeat reports the claimed job as a stray.
         """
-        return self._run(lambda c: jobs.claim_job(c, worker, passed_over, defers=True, waited_for=waited_for))
+        claimed = self._run(lambda c: jobs.claim_job(c, worker, passed_over, defers=True, waited_for=waited_for))
+        if not self._uses_nccl or not isinstance(claimed, ClaimedJob) or (gang := claimed.gang) is None:
+            return claimed
+        measured_bytes = self._run(lambda c: rank_memory.load_memory(c, self._device_kind, gang.ranks))
+        return replace(claimed, gang=replace(gang, connection_bytes=measured_bytes or FIRST_NCCL_BYTES))
 
     def offer(self, job: JobId) -> None:
         """Make all controllers look at the queue."""

@@ -15,6 +15,9 @@ from indb_tensile.config import MIB
 CONTEXT_BYTES: Final = 400 * MIB  # a first guess for a context with torch's kernels loaded
 OUTSIDE_BYTES: Final = 256 * MIB  # outside the regions: cuBLAS's workspace and other memory that no plan contains
 FIRST_FOOTPRINT_BYTES: Final = CONTEXT_BYTES + OUTSIDE_BYTES
+# For the connection by NCCL of a rank, until it is measured (catalog/rank_memory.py): the most that others have seen,
+# from 544 MB on.
+FIRST_NCCL_BYTES: Final = 688_000_000
 
 _FILE = "trainer-footprints.json"
 

@@ -539,6 +539,15 @@ create table tensile.rank_networks (
   constraint rank_networks_are_measured check (cardinality(hosts) > 1 and size_bytes > 0 and time_ns > 0)
 );
 
+create table tensile.rank_memory (
+  device_kind text not null,
+  ranks integer not null,
+  memory_bytes bigint not null,
+  measured_at timestamptz not null default now(),
+  primary key (device_kind, ranks),
+  constraint rank_memory_is_measured check (ranks > 1 and memory_bytes > 0)
+);
+
 create table tensile.gang_turns (
   job_id bigint primary key,
   turns integer not null default 1,

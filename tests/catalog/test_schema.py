@@ -86,7 +86,7 @@ def test_every_foreign_key_has_an_index_on_its_own_side(database: Database) -> N
 def test_every_table_of_users_rows_has_row_level_security(database: Database) -> None:
     shared_tables = {"settings", "workers", "devices", "device_paces", "device_links", "graphs", "op_latency"}
     shared_tables |= {"device_contention", "device_overheads", "device_samples", "op_descriptions", "predictors"}
-    shared_tables |= {"rank_networks"}
+    shared_tables |= {"rank_networks", "rank_memory"}
     with database.connect() as connection:
         rows = connection.execute(
             "select relname from pg_class where relnamespace = 'tensile'::regnamespace and relkind = 'r'"

@@ -344,6 +344,82 @@ def test_memory_of_a_dead_trainer_counts_as_the_jobs_until_it_is_reclaimed() -> 
         ledger.close()
 
 
+def test_connection_of_a_rank_lowers_the_budget_before_and_while_it_has_its_memory() -> None:
+    """120 bytes: the budget falls when the rank is claimed, and rises when it has ended."""
+    footprints = StoredFootprints()
+    headroom = footprints.headroom(SHARED)
+    headroom.look(reading(800, {}), frozenset(), 0, 800)
+    one = frozenset({7})
+    before = headroom.look(reading(850, {7: None}), one, 0, 800)
+    claimed = headroom.look(reading(850, {7: None}), one, 0, 800, beside_bytes=120)
+    released = headroom.look(reading(730, {7: None}), one, 0, 680, beside_bytes=120)
+    connected = headroom.look(reading(850, {7: None}), one, 0, 680, beside_bytes=120)
+    ended = headroom.look(reading(730, {7: None}), one, 0, 680)
+    assert before == DeviceRoom(budget_bytes=800, max_jobs=4, regions_bytes=800)
+    assert claimed == DeviceRoom(budget_bytes=680, max_jobs=1, regions_bytes=680)
+    assert released == connected == DeviceRoom(budget_bytes=680, max_jobs=4, regions_bytes=680)
+    assert ended == DeviceRoom(budget_bytes=800, max_jobs=4, regions_bytes=800)
+    assert footprints.sizes == [], "the connection is no part of a trainer's footprint"
+
+
+def test_connection_of_a_rank_lowers_the_budget_of_trainers_that_make_their_regions() -> None:
+    headroom = StoredFootprints().headroom(PRIVATE)
+    headroom.look(reading(20, {}), frozenset(), 0)
+    budgets = [
+        headroom.look(reading(70 + beside_bytes, {7: None}), frozenset({7}), 0, beside_bytes=120).budget_bytes
+        for beside_bytes in (0, 120)
+    ]
+    assert budgets == [660, 660]
+
+
+def test_connection_is_reserved_beside_a_fixed_capacity_only_as_far_as_there_is_no_room_for_it() -> None:
+    """200 bytes are reserved for four trainers; those beyond are room for the connection."""
+    fixed = replace(SHARED, capacity_bytes=700, budget_bytes=700, fixed=True)
+    for capacity_bytes, budget_bytes in ((700, 660), (600, 600)):
+        limits = replace(fixed, capacity_bytes=capacity_bytes, budget_bytes=capacity_bytes)
+        headroom = StoredFootprints().headroom(limits)
+        headroom.look(reading(capacity_bytes + 20, {}), frozenset(), 0, capacity_bytes)
+        used = reading(capacity_bytes + 70, {7: None})
+        room = headroom.look(used, frozenset({7}), 0, capacity_bytes, beside_bytes=120)
+        assert room.budget_bytes == budget_bytes
+
+
+@pytest.mark.parametrize("limits", [PRIVATE, SHARED])
+def test_connection_of_a_rank_is_not_counted_twice_where_the_owners_of_memory_are_unknown(limits: RoomLimits) -> None:
+    headroom = StoredFootprints().headroom(limits)
+    made_bytes = 800 if limits.shared else 0
+    headroom.look(reading(20 + made_bytes, None), frozenset(), 0, made_bytes)
+    budgets = []
+    for used_bytes, made in ((70, made_bytes), (190, made_bytes and 660), (250, made_bytes and 660)):
+        room = headroom.look(reading(used_bytes + made, None), frozenset({7}), 0, made, beside_bytes=120)
+        budgets.append(room.budget_bytes)
+    assert budgets == [660, 660, 600], "at last another program has taken 60"
+
+
+def test_memory_beside_a_trainer_is_reserved_until_its_release() -> None:
+    gauge = FakeGauge(reading(0, None, 20 * MIB))
+    limits = replace(PRIVATE, budget_bytes=20 * MIB, capacity_bytes=20 * MIB, region_bytes=MIB)
+    ledger = FakeLedger(20 * MIB)
+    memory = DeviceMemory(ledger, kind="fake", gauge=gauge, headroom=StoredFootprints().headroom(limits, MIB))
+
+    def budget() -> int:
+        room = memory.room()
+        assert room is not None
+        return room.budget_bytes // MIB
+
+    try:
+        budgets = [budget()]
+        memory.claim(TrainerId(1), 70, 5 * MIB)
+        budgets.append(budget())
+        memory.revoke(TrainerId(1))
+        budgets.append(budget())
+        memory.release(TrainerId(1))
+        budgets.append(budget())
+        assert budgets == [16, 11, 11, 16]
+    finally:
+        ledger.close()
+
+
 def test_trainer_that_does_not_follow_a_change_ends_and_its_job_runs_again() -> None:
     device = SharedDevice()
     with controller_harness(gauge=device, headroom=device.headroom(), changing=device.changes, max_jobs=4) as s:

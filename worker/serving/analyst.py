@@ -42,7 +42,7 @@ def main() -> int:
     torch.set_num_threads(shared.threads)
     with (
         socket.socket(fileno=int(os.environ[FD_VARIABLE])) as link,
-        Store(shared.dsn, "analyst", shared.device, shared.threads) as store,
+        Store(shared.dsn, "analyst", shared.device, shared.threads, by_nccl=shared.uses_nccl) as store,
     ):
         _serve(
             link,

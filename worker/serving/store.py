@@ -1,7 +1,7 @@
 """Reads model versions and latencies from the catalog, on a connection that survives restarts of the database."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from socket import gethostname
 from typing import Any, Self, TypeVar
 
@@ -51,9 +51,18 @@ class Store:
     """Reads versions from the catalog, for one thread at a time. Without `at_once` it connects when it reads."""
 
     def __init__(
-        self, dsn: str, purpose: str, device: str = backend.EMULATED, threads: int = 1, *, at_once: bool = True
+        self,
+        dsn: str,
+        purpose: str,
+        device: str = backend.EMULATED,
+        threads: int = 1,
+        *,
+        at_once: bool = True,
+        by_nccl: bool = False,
     ) -> None:
+        """With `by_nccl`, the devices of a job exchange gradients by NCCL."""
         self._device = device
+        self._by_nccl = by_nccl
         self._threads = threads
         self.session = Session(
             dsn,
@@ -94,9 +103,10 @@ class Store:
     def gang_network(self, devices: int) -> GangNetwork | None:
         """Return the network between so many devices of this kind, or None if so many have not met."""
         kind = backend.kind_of(self._device, self._threads)
-        return self._run(
+        network = self._run(
             lambda c: rank_networks.latest_network(c, kind, gethostname(), devices), "the network between devices"
         )
+        return None if network is None else replace(network, by_nccl=self._by_nccl)
 
     def outlook(self) -> Outlook | None:
         """Return what the jobs on this host's device still need, or None if no controller has recorded it."""

@@ -22,15 +22,18 @@ from typing import Any, NoReturn
 import psycopg
 import torch
 
-from indb_tensile.catalog import rank_networks, ranks
+from indb_tensile.catalog import rank_memory, rank_networks, ranks
 from indb_tensile.catalog.ranks import RankState
 from indb_tensile.config import Settings
 from indb_tensile.errors import InvariantError, RankLostError, TensileError
 from indb_tensile.executor.capture.passes import Passes
 from indb_tensile.executor.capture.rank_share import RankShare, Reduce, divide_parts
 from indb_tensile.executor.capture.storage_layout import Value
+from indb_tensile.executor.ranks.nccl_connection import await_room, connect_by_nccl
+from indb_tensile.executor.ranks.nccl_ranks import leaving
 from indb_tensile.executor.ranks.network_measurement import measure_network
 from indb_tensile.executor.ranks.rank_connection import broadcast_bytes, join_ranks, rank_lost
+from indb_tensile.executor.ranks.rank_gpu import RankGpu
 from indb_tensile.executor.ranks.rank_group import RankGroup
 from indb_tensile.executor.ranks.rank_proof import prove_ranks
 from indb_tensile.executor.ranks.state_gathering import StateGathering
@@ -43,6 +46,7 @@ from indb_tensile.learning.preparation import Prepared
 from indb_tensile.request.hyperparam_rules import HYPERPARAMS
 from indb_tensile.scheduler.timing.network_times import GangNetwork
 
+from .network_agreement import settle_network
 from .progress_signs import SIGN_S, ProgressSigns
 from .rank_store import CatalogStore
 from .retrying_session import RetryingSession
@@ -71,6 +75,9 @@ class GangRank:
         self._waiting = _SignsOfWaiting(self._give_sign)
         self._store = CatalogStore(session, job.job, job.claim, alive=self._give_sign)
         reduce = job.spec.hyperparams.get("reduce") or HYPERPARAMS["reduce"]["default"]
+        self.connection_bytes = gang.connection_bytes
+        self._gpu: RankGpu | None = None  # if ranks exchange gradients by NCCL
+        self._device_kind = ""
         self._asked: int | None = job.spec.hyperparams.get("zero_stage")
         self.share = RankShare(
             rank=gang.rank, ranks=gang.ranks, reduce=Reduce(reduce), divides_state=self._asked == 1
@@ -96,8 +103,13 @@ class GangRank:
         yield
         self._store.wait([_taken(rank) for rank in range(1, self.share.ranks)])
 
-    def check(self, prepared: Prepared) -> None:
-        """Refuse a training that cannot be divided. Check that all ranks have prepared the same training."""
+    def check(self, prepared: Prepared, place: torch.device) -> None:
+        """Refuse a training that cannot be divided. Check that all ranks have prepared the same training.
+
+        They must also exchange by the same network, and by NCCL only between GPUs of their own. `place` is that of
+        this rank's gradients.
+        """
+        self._gpu = settle_network(self._store, self.share, self._settings.rank_network, place, self._await_value)
         rows = batch_plan(prepared.train.rows, prepared.settings).full_rows
         parts = Passes(micro_batch_size=prepared.settings.micro_batch_size).parts(rows)
         divide_parts(len(parts), self.share.ranks)
@@ -115,8 +127,12 @@ class GangRank:
         """Return the times of transfers between the ranks' hosts, before anything is planned.
 
         The catalog has them if such ranks have met within a day. Otherwise all ranks connect and measure them, which
-        takes less than a second, and rank 0 stores them.
+        takes less than a second, and rank 0 stores them. They are those of host memory, also with NCCL.
         """
+        self._device_kind = device_kind
+        return replace(self._meet_network(device_kind), by_nccl=self._settings.uses_nccl)
+
+    def _meet_network(self, device_kind: str) -> GangNetwork:
         self._store.set(_host_of(self.share.rank), gethostname().encode())
         hosts = sorted(self._await_value(_host_of(rank)).decode() for rank in range(self.share.ranks))
         if self.leads:
@@ -166,6 +182,9 @@ class GangRank:
         self._enter(RankState.ADMITTED)
         self._await_states(RankState.ADMITTED, RankState.TRAINING)
         group = self._connect(self._attempt)
+        if self._gpu is not None:
+            with self._waiting.ticking(), self._waiting.during():
+                group = self._connect_by_nccl(group, self._gpu)
         self._enter(RankState.TRAINING)
         return group
 
@@ -177,7 +196,8 @@ class GangRank:
         has not happened after a while.
         """
         try:
-            with self._waiting.ticking(), exchanging(group, around=self._waiting.during):
+            around = self._waiting.during
+            with self._waiting.ticking(), leaving(group, around), exchanging(group, around):
                 yield
         except RankLostError as error:
             self._await_cause(error)
@@ -216,6 +236,26 @@ class GangRank:
         )
         prove_ranks(group, self._store.get(_SECRET), attempt=attempt)
         return group
+
+    def _connect_by_nccl(self, group: RankGroup, gpu: RankGpu) -> RankGroup:
+        """Connect by NCCL to the ranks of this group, too, and store what that takes of the device's memory."""
+        await_room(self.share, gpu.free_bytes, self.connection_bytes, CONNECTING_S)
+        connected, taken_bytes = connect_by_nccl(
+            group,
+            # without signs of life, which another thread gives meanwhile
+            CatalogStore(self._session, self._job.job, self._job.claim),
+            self.share,
+            gpu,
+            attempt=self._attempt,
+            meeting_s=2 * CONNECTING_S,  # another rank may wait for room
+            timeout_s=self._settings.rank_timeout_s,
+            address=self._settings.rank_address,
+        )
+        log.info("job %s: NCCL has taken %d bytes of the device", self._job.job, taken_bytes)
+        if taken_bytes > 0:  # or other programs have given back more meanwhile
+            save = partial(rank_memory.save_memory, device_kind=self._device_kind, ranks=self.share.ranks)
+            self._session.run(partial(save, memory_bytes=taken_bytes))
+        return connected
 
     def _stored_network(self, device_kind: str, hosts: Sequence[str], *, fresh: bool) -> GangNetwork | None:
         return self._session.run(

@@ -105,7 +105,7 @@ class TrainingRun:
                 closing(RowReading(self._settings, self._assigned, gang).read(session, progress_writer)) as prepared,
             ):
                 if gang is not None:
-                    gang.check(prepared)
+                    gang.check(prepared, opened.torch_device)
                 progress_writer.describe(prepared.report)
                 tell_columns(progress_writer, prepared)
                 tell_settings(progress_writer, prepared)
@@ -200,7 +200,8 @@ class TrainingRun:
             reason = choice.reason
             return choice.divides
 
-        limits_bytes = (self._settings.budget_bytes, self._job.spec.memory_limit_bytes, self._job.owner_limit_bytes)
+        own_bytes = self._settings.budget_bytes - gang.connection_bytes
+        limits_bytes = (own_bytes, self._job.spec.memory_limit_bytes, self._job.owner_limit_bytes)
         gang.settle_state(min(limit for limit in limits_bytes if limit is not None), choose)
         owners = replace(gang.share, divides_state=True)
         divided = divided_values(prepared.module, optimizer_settings(prepared.settings), owners)

@@ -49,6 +49,15 @@ rank_values = Table(
     ForeignKeyConstraint(["job_id", "rank"], ["job_ranks.job_id", "job_ranks.rank"]),
 )
 
+rank_memory = Table(
+    "rank_memory",
+    metadata,
+    Column("device_kind", Text, primary_key=True),
+    Column("ranks", Integer, primary_key=True),
+    Column("memory_bytes", BigInteger, nullable=False),
+    Column("measured_at", TIME, nullable=False),
+)
+
 rank_networks = Table(
     "rank_networks",
     metadata,

@@ -73,10 +73,14 @@ class NetworkTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GangNetwork:
-    """The network between the devices of a gang. `hosts` has the host of each rank, sorted."""
+    """The network between the devices of a gang. `hosts` has the host of each rank, sorted.
+
+    With `by_nccl` ranks exchange gradients by NCCL. `times` are those of transfers in host memory all the same.
+    """
 
     hosts: tuple[str, ...]
     times: NetworkTimes
+    by_nccl: bool = False
 
     def signature_of(self, signature: str) -> str:
         """Return the signature under which the time of this operator is stored, as measured on this network.
@@ -84,7 +88,8 @@ class GangNetwork:
         An operator that exchanges has two stored times: that of its own work, which is measured without other
         devices, and that of an exchange between these devices, which a training measures.
         """
-        return hashlib.sha256("\n".join((signature, *self.hosts)).encode()).hexdigest()
+        network = (*self.hosts, "by NCCL") if self.by_nccl else self.hosts
+        return hashlib.sha256("\n".join((signature, *network)).encode()).hexdigest()
 
 
 def _interpolate_ns(points: Sequence[tuple[int, int]], size_bytes: int) -> int:

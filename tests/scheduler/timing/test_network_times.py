@@ -1,5 +1,6 @@
 """Check what is foretold of exchanges from measured transfers, for any measurements."""
 
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -97,4 +98,5 @@ def test_network_needs_measured_times_of_every_operation() -> None:
 def test_stored_time_of_an_exchange_is_that_of_one_operator_between_these_hosts() -> None:
     times = NetworkTimes(measured=tuple(row for own in Collective for row in measured(own, {1: 1})))
     gangs = [GangNetwork(hosts=hosts, times=times) for hosts in (("a", "a"), ("a", "b"), ("a", "a", "b"))]
-    assert len({gang.signature_of(signature) for gang in gangs for signature in ("x", "y")}) == 6
+    gangs += [replace(gang, by_nccl=True) for gang in gangs]
+    assert len({gang.signature_of(signature) for gang in gangs for signature in ("x", "y")}) == 12
