@@ -95,7 +95,7 @@ PARTS = (
         name="footprint",
         about="memory of 1, 2, 4 and 8 trainers beside the regions, and their use of the processor",
         commands=(_suite("kernels_for_this_gpu or leaves_room or of_the_processor"),),
-        limit_s=140,
+        limit_s=110,
     ),
     Part(
         name="device",
@@ -105,7 +105,7 @@ PARTS = (
                 "broker or mapped_at_once or released or maps_and_writes or swapped_over or lanes or every_device"
             ),
         ),
-        limit_s=120,
+        limit_s=90,
         computes=False,
     ),
     Part(name="allocator", about="our allocator for torch", commands=(_suite("our_allocator"),), limit_s=50),
@@ -156,6 +156,12 @@ PARTS = (
         name="rounds",
         about="regions handed from process to process at gates; two jobs in a round, with the bits of each alone",
         commands=(_suite("round"),),
+        limit_s=60,
+    ),
+    Part(
+        name="ranks",
+        about="one training on two GPUs by NCCL: bits, pace, memory of the connection, and a rank that is lost",
+        commands=(_suite("ranks_by_nccl"),),
         limit_s=60,
     ),
 )

@@ -33,7 +33,7 @@ def test_the_parts_have_a_fixed_order_none_takes_ten_minutes_and_all_take_less_t
     benches = [
         f"bench-{noun}-{n}" for noun in ("step", "exact", "forecast", "maxbatch") for n in ("resnet50", "bert")
     ]
-    assert names() == [*order, "precision", "together", "mps", *benches, "batches", "rounds"]
+    assert names() == [*order, "precision", "together", "mps", *benches, "batches", "rounds", "ranks"]
     assert max(part.limit_s for part in PARTS) <= LONGEST_S < 600
     assert BUILD_S + sum(part.limit_s for part in PARTS) <= WHOLE_S <= 29 * 60
 
@@ -51,7 +51,7 @@ def test_parts_are_selected_and_excluded_by_name() -> None:
     assert names(("kills", "probe")) == ["probe", "kills"]
     assert names(("bench-step",)) == ["bench-step-resnet50", "bench-step-bert"]
     assert len(names(("bench",))) == 8
-    assert names((), ("bench", "mps")) == [*names()[:11], "batches", "rounds"]
+    assert names((), ("bench", "mps")) == [*names()[:11], "batches", "rounds", "ranks"]
     with pytest.raises(ValueError, match="no part is called 'kill'; there are probe, footprint"):
         chosen_parts(("kill",), ())
 
