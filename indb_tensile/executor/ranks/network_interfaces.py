@@ -16,8 +16,8 @@ _VERSION_6 = Path("/proc/net/if_inet6")  # a line has the address in hexadecimal
 def interface_of(address: str) -> str | None:
     """Return the name of the interface that has this address; None if none has it."""
     wanted = ipaddress.ip_address(address)
-    found = _version_6() if wanted.version == 6 else _version_4()
-    return next((name for name, own in found if own == wanted or _is_loopback(own, wanted)), None)
+    named = _version_6() if wanted.version == 6 else _version_4()
+    return next((name for name, own in named if own == wanted or _is_loopback(own, wanted)), None)
 
 
 def _is_loopback(own: object, wanted: object) -> bool:

@@ -37,8 +37,8 @@ class RankGroup(Protocol):
     def settle(self) -> None:
         """Return when all operations that were waited for, and what follows them on the device, have ended.
 
-        The host waits for an operation in host memory, and only the device for one in its memory. Raises RuntimeError
-        if another rank has gone or does not answer in time.
+        The host waits for an operation in host memory, and only the device for an operation in its memory. Raises
+        RuntimeError if another rank has gone or does not answer in time.
         """
         ...
 
