@@ -32,7 +32,7 @@ from indb_tensile.cli.shared_options import dsn_option, json_option
 from indb_tensile.cli.statements import statement
 from indb_tensile.controller.service_certificates import server_context, validity
 from indb_tensile.default_database import named_database, resolve
-from indb_tensile.device.backend import Cpu, Emulated, fit_to_gpu, torch_cuda
+from indb_tensile.device.backend import Cpu, Emulated, fit_to_gpu, refuse_network, torch_cuda
 from indb_tensile.device.cuda import Gpu, NoGpu
 from indb_tensile.device.hardware import (
     address_fault,
@@ -252,6 +252,7 @@ def _service_certificate(settings: config.Settings) -> Row:
 def _one_device(settings: config.Settings, environ: Mapping[str, str]) -> Iterator[Row]:
     try:
         chosen = chosen_device(settings.device)
+        refuse_network(settings, chosen)
         if isinstance(chosen, Gpu):
             fit_to_gpu(settings, chosen, settings_loader.configured_names(environ))
         if isinstance(chosen, Cpu):

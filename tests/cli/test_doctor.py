@@ -131,6 +131,12 @@ def test_reader_that_cannot_log_in_is_reported_with_a_remedy(tensile: Tensile, d
         ),
         ({"DEVICE": "cuda:7"}, "device", "device (TENSILE_DEVICE) is 'cuda:7', and ", ""),
         (
+            {"DEVICE": "cpu", "RANK_NETWORK": "nccl"},
+            "device",
+            "rank_network (TENSILE_RANK_NETWORK) is nccl, and the device is not a GPU but cpu",
+            "Set rank_network to host, or device to a GPU.",
+        ),
+        (
             {"BUDGET_BYTES": "1000GB", "CAPACITY_BYTES": "1000GB"},
             "device",
             "budget_bytes (TENSILE_BUDGET_BYTES) is 1073",

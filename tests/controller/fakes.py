@@ -23,7 +23,7 @@ from indb_tensile.errors import (
     LostClaimError,
     RequestError,
 )
-from indb_tensile.job import ClaimedJob, ClaimToken, JobId, JobSpec, Relation, Slot, Task, WorkerId
+from indb_tensile.job import ClaimedJob, ClaimedRank, ClaimToken, JobId, JobSpec, Relation, Slot, Task, WorkerId
 from indb_tensile.scheduler.admission.admission_orders import CancelJob, FailJob, RequeueJob
 from indb_tensile.scheduler.admission.outlook import Outlook
 from indb_tensile.scheduler.admission.overheads import KindOverheads
@@ -73,6 +73,7 @@ class FakeRecords:
         self.pauses: set[JobId] = set()
         self.priorities: dict[JobId, int] = {}
         self.worked_s: dict[JobId, float] = {}
+        self.gangs: dict[JobId, ClaimedRank] = {}
         self.workers: list[WorkerId] = []
         self.alive: set[WorkerId] = set()
         self.written: list[Writing] = []
@@ -139,6 +140,7 @@ class FakeRecords:
                 owner_oid=owner,
                 spec=self.specs[job],
                 worked_s=self.worked_s.get(job, 0.0),
+                gang=self.gangs.get(job),
             )
 
     def offer(self, job: JobId) -> None:

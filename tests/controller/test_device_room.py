@@ -11,6 +11,7 @@ from indb_tensile.controller.device_ledger import DeviceMemory
 from indb_tensile.controller.device_room import DeviceRoom, Headroom, RoomLimits
 from indb_tensile.controller.load_gauge import DeviceLoad
 from indb_tensile.device.nvml import Process, Reading
+from indb_tensile.job import ClaimedRank, ClaimToken
 from indb_tensile.scheduler.admission.admission_orders import RequeueJob
 from indb_tensile.scheduler.admission.pool import TrainerId
 from tests.controller.fakes import (
@@ -284,6 +285,19 @@ class SharedDevice:
             rise_looks=1,
         )
         return StoredFootprints().headroom(limits, MIB)
+
+
+def test_rank_is_planned_for_beside_the_memory_of_its_connection_which_regions_make_room_for() -> None:
+    device = SharedDevice()
+    with controller_harness(gauge=device, headroom=device.headroom(), changing=device.changes, max_jobs=4) as s:
+        job = s.records.enqueue("train", 6 * MIB)
+        s.records.gangs[job] = ClaimedRank(rank=0, ranks=2, attempt_claim=ClaimToken(101), connection_bytes=5 * MIB)
+        s.until(lambda: device.changes.made_bytes == 11 * MIB)
+        assert s.controller.pool.budget_bytes == 11 * MIB
+        s.until_adopted(job)
+        s.trainers.kill_all()
+        s.until(lambda: s.controller.pool.budget_bytes == 16 * MIB)
+        assert device.changes.made_bytes == 16 * MIB
 
 
 def test_regions_that_no_job_has_are_released_and_the_budget_rises_after_they_were_created_again() -> None:

@@ -22,6 +22,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 from torch import distributed as dist
+from torch._C._distributed_c10d import ErrorType
 
 from indb_tensile.executor.ranks.exchange_streams import StreamMark
 from indb_tensile.executor.ranks.rank_group import RankGroup
@@ -46,6 +47,10 @@ class Collectives(Protocol):
 
     def allreduce(self, tensors: list[Tensor], /) -> dist.Work:
         """See `RankGroup`."""
+        ...
+
+    def get_error(self) -> ErrorType:
+        """Return what PyTorch has found wrong with operations of NCCL, such as a broken connection between hosts."""
         ...
 
     def abort(self) -> None:
@@ -164,11 +169,16 @@ class NcclRanks:
                 self._end(f"an operation of NCCL has not ended within {self._timeout_s:g} s")
             elif now_s - looked_s >= _LOOK_S:
                 looked_s = now_s
-                if not self._control.is_connected():
-                    self._end("another rank has closed its connection")
+                self._end_if_broken()
             self._pause(_SPIN_PAUSE_S if now_s - began_s < _SPIN_S else _PAUSE_S)
         if self._ended is not None:
             raise RuntimeError(self._ended)
+
+    def _end_if_broken(self) -> None:
+        if not self._control.is_connected():
+            self._end("another rank has closed its connection")
+        elif (error := self._collectives.get_error()) != ErrorType.SUCCESS:
+            self._end(f"NCCL reports {error.name}")
 
     def _end(self, reason: str) -> None:
         """End all operations, of Gloo first: then the other ranks end theirs, which NCCL waits for."""

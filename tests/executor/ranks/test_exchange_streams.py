@@ -8,6 +8,7 @@ from typing import cast
 
 import pytest
 import torch
+from torch._C._distributed_c10d import ErrorType
 
 from indb_tensile.errors import RankLostError
 from indb_tensile.executor.capture.exchange_operator import (
@@ -157,6 +158,9 @@ class DeviceOnly:
     def allreduce(self, tensors: list[torch.Tensor], /) -> torch.distributed.Work:
         assert all(tensor.device == META for tensor in tensors)
         return self.group.allreduce(tensors)
+
+    def get_error(self) -> ErrorType:
+        return ErrorType.SUCCESS
 
     def abort(self) -> None:
         """Do nothing: nothing is under way."""

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 import torch
+from torch._C._distributed_c10d import ErrorType
 
 from indb_tensile.errors import RankLostError
 from indb_tensile.executor.ranks.nccl_ranks import ControlGroup, NcclRanks, leaving
@@ -57,6 +58,7 @@ class Partner:
     connected: bool = True
     sends_device_memory: bool = False
     fails: str = ""
+    error: ErrorType = ErrorType.SUCCESS
     aborting: Callable[[], None] = field(default=lambda: None)
 
     def size(self) -> int:
@@ -67,6 +69,9 @@ class Partner:
 
     def is_connected(self) -> bool:
         return self.connected
+
+    def get_error(self) -> ErrorType:
+        return self.error
 
     def _note(self, what: str, *values: torch.Tensor) -> torch.distributed.Work:
         self.calls.append(f"{self.name} {what} {' '.join(str(value.device) for value in values)}")
@@ -183,6 +188,16 @@ def test_rank_whose_process_has_ended_is_noticed_long_before_the_time_is_over() 
     rig.control.connected = False
     rig.ranks.allreduce([torch.empty(4, device=META)]).wait()
     with pytest.raises(RuntimeError, match="another rank has closed its connection"):
+        rig.ranks.settle()
+    assert rig.clock.now_s < 1.0
+    assert rig.calls[1:] == ["gloo aborts", "nccl aborts"]
+
+
+def test_error_that_nccl_reports_ends_the_exchanges_of_all_ranks() -> None:
+    rig = Rig(marks=[NEVER], timeout_s=300.0)
+    rig.nccl.error = ErrorType.COMM_ERROR
+    rig.ranks.allreduce([torch.empty(4, device=META)]).wait()
+    with pytest.raises(RuntimeError, match="NCCL reports COMM_ERROR"):
         rig.ranks.settle()
     assert rig.clock.now_s < 1.0
     assert rig.calls[1:] == ["gloo aborts", "nccl aborts"]
