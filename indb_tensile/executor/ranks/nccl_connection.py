@@ -107,22 +107,64 @@ def connect_by_nccl(
     """
     _prepare_process(address)
     store.set_timeout(timedelta(seconds=meeting_s))
+    meeting = _MeetingStore(store)
     sent, received = gpu.zeros(_FIRST_ELEMENTS), gpu.zeros(_FIRST_ELEMENTS)
     before_bytes = gpu.free_bytes()
     connected: list[NcclRanks] = []
 
     def connect() -> None:
         gpu.use()
-        collectives = gpu.collectives(PrefixStore(f"nccl/{attempt}", store), share, f"ranks of attempt {attempt}")
-        group = NcclRanks(cast(ControlGroup, control), collectives, gpu.place, timeout_s=timeout_s, mark=gpu.mark)
+        collectives = gpu.collectives(PrefixStore(f"nccl/{attempt}", meeting), share, f"ranks of attempt {attempt}")
+        group = NcclRanks(
+            cast(ControlGroup, control),
+            collectives,
+            gpu.place,
+            timeout_s=timeout_s,
+            mark=gpu.mark,
+            store=meeting,
+        )
         group.allreduce([sent]).wait()
         each = [sent.numel() // share.ranks] * share.ranks
         group.alltoall_base(received[: sum(each)], sent[: sum(each)], each, each).wait()
         group.settle()
         connected.append(group)
 
-    _within(meeting_s, share, connect)
+    try:
+        _within(meeting_s, share, connect)
+    finally:
+        meeting.close()
     return connected[0], before_bytes - gpu.free_bytes()
+
+
+class _MeetingStore(Store):
+    """The store by which ranks meet, until they have met.
+
+    A thread of PyTorch writes to its group's store after an error, whenever that is. The store of ranks is of the
+    thread that trains, so it is not called then.
+    """
+
+    def __init__(self, store: Store) -> None:
+        super().__init__()
+        self._store: Store | None = store
+
+    def close(self) -> None:
+        """Pass nothing on any more."""
+        self._store = None
+
+    def set(self, key: str, value: str | bytes) -> None:
+        """Store a value, or drop it."""
+        if (store := self._store) is not None:
+            store.set(key, value)  # type: ignore[arg-type]  # torch's stubs leave out bytes
+
+    def get(self, key: str) -> bytes:
+        """Return a value, and wait until it has been stored."""
+        if (store := self._store) is None:
+            raise RuntimeError(f"the value of {key} is asked for after all ranks have met")
+        return store.get(key)
+
+    def check(self, keys: list[str]) -> bool:
+        """Return whether all these values have been stored."""
+        return (store := self._store) is not None and store.check(keys)
 
 
 def _prepare_process(address: str) -> None:

@@ -22,7 +22,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 from torch import distributed as dist
-from torch._C._distributed_c10d import ErrorType
+from torch._C._distributed_c10d import ErrorType, Store
 
 from indb_tensile.executor.ranks.exchange_streams import StreamMark
 from indb_tensile.executor.ranks.rank_group import RankGroup
@@ -70,7 +70,7 @@ class NcclRanks:
     """The ranks of a job, connected by `collectives` for values on `place`, and by `control` for all others.
 
     `mark` marks the end of what this thread has queued on the device. Operations on the device belong to one thread,
-    and `abort` to any.
+    and `abort` to any. `store` is kept as long as threads of PyTorch may call it.
     """
 
     sends_device_memory = True
@@ -83,6 +83,7 @@ class NcclRanks:
         *,
         timeout_s: float,
         mark: Callable[[], StreamMark],
+        store: Store | None = None,
         abort_s: float = _ABORT_S,
         clock_s: Callable[[], float] = time.monotonic,
         pause: Callable[[float], None] = time.sleep,
@@ -92,6 +93,7 @@ class NcclRanks:
         self._place = place
         self._timeout_s = timeout_s
         self._mark = mark
+        self._store = store
         self._abort_s = abort_s
         self._clock_s = clock_s
         self._pause = pause

@@ -40,6 +40,7 @@ class FakeGpu:
     place: torch.device = HOST
     before: Callable[[], None] = field(default=lambda: None)
     names: list[str] = field(default_factory=list)
+    stores: list[Store] = field(default_factory=list)
     used_by: list[str] = field(default_factory=list)
 
     def use(self) -> None:
@@ -56,6 +57,8 @@ class FakeGpu:
 
     def collectives(self, store: Store, share: RankShare, name: str) -> Collectives:
         store.set(f"key of {share.rank}", name)
+        assert store.get(f"key of {share.rank}") == name.encode()
+        self.stores.append(store)
         self.names.append(name)
         self.before()
         return GlooCollectives(self.group)
@@ -98,6 +101,24 @@ def test_memory_that_nccl_takes_is_what_the_driver_has_less_after_the_first_oper
     thread = ["connecting by NCCL"]
     assert on_ranks(2, run) == [(600, name, thread, 2.0), (601, name, thread, 2.0)]
     assert store.get("nccl/7/key of 1") == b"ranks of attempt 7", "apart from other attempts"
+
+
+def test_threads_of_pytorch_do_not_reach_the_store_of_ranks_once_all_have_met() -> None:
+    store = HashStore()
+
+    def run(rank: int, group: RankGroup) -> None:
+        gpu = FakeGpu(group, [2, 1])
+        connected, _ = connect(gpu, rank, store)
+        (own,) = gpu.stores
+        own.set("exception_dump", "1")
+        assert not own.check(["exception_dump"])
+        with pytest.raises(RuntimeError, match="asked for after all ranks have met"):
+            own.get("exception_dump")
+        connected.abort()
+
+    on_ranks(1, run)
+    assert store.check(["nccl/7/key of 0"])
+    assert not store.check(["nccl/7/exception_dump"])
 
 
 def test_process_is_set_so_that_pytorch_neither_ends_it_nor_asks_the_store() -> None:
