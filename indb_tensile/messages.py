@@ -188,7 +188,7 @@ class Measured(Message, frozen=True, kw_only=True):
 
     `graph_share` is the time of an iteration as one CUDA graph, as a share of its time operator by operator.
     `step_ns` is the mean time of a training step with all that lies between two iterations, such as evaluations; 0 if
-    no step has ended since.
+    no step has ended since. `last`: the job trains no more.
     """
 
     job: JobId
@@ -199,6 +199,7 @@ class Measured(Message, frozen=True, kw_only=True):
     peak_bytes: int
     graph_share: float = 1.0
     step_ns: int = 0
+    last: bool = False
 
 
 class Progressed(Message, frozen=True, kw_only=True):
@@ -221,11 +222,14 @@ class Progressed(Message, frozen=True, kw_only=True):
 class Finished(Message, frozen=True, kw_only=True):
     """The job's model version is published, and the job's row has the state succeeded.
 
-    `closing_s` is the time since the training ended; None for a job that trains no network.
+    `closing_s` is the time since the training ended; None for a job that trains no network. `steps_left` is what is
+    left of the work in `Captured.steps`, above 0 if the training stopped early; None if that says nothing about other
+    jobs.
     """
 
     job: JobId
     closing_s: float | None = None
+    steps_left: float | None = None
 
 
 class Failed(Message, frozen=True, kw_only=True):

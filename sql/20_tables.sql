@@ -1149,13 +1149,15 @@ create table tensile.device_overheads (
   startup_ns double precision,
   between_ns double precision,
   closing_ns double precision,
+  trained_share double precision,
   updated_at timestamptz not null default now(),
   primary key (device_kind, kind),
   constraint device_overheads_are_times
-    check (state_bytes >= 0 and startup_ns >= 0 and between_ns >= 0 and closing_ns >= 0)
+    check (state_bytes >= 0 and startup_ns >= 0 and between_ns >= 0 and closing_ns >= 0),
+  constraint device_overheads_have_a_share check (trained_share > 0 and trained_share <= 1)
 );
 comment on table tensile.device_overheads is
-  'for each kind of device and of job, what jobs take besides their iterations; null: not measured yet';
+  'for each kind of device and of job, what jobs take besides their iterations, and how early they stop; null: not known';
 comment on column tensile.device_overheads.device_kind is 'kind of the device, with the number of threads of a job';
 comment on column tensile.device_overheads.kind is 'kind of the job: signature of the graph of its training step';
 comment on column tensile.device_overheads.state_bytes is 'size of what such a job keeps between iterations';
@@ -1163,6 +1165,8 @@ comment on column tensile.device_overheads.startup_ns is 'time from the order to
 comment on column tensile.device_overheads.between_ns is 'time of a step without its iteration';
 comment on column tensile.device_overheads.closing_ns is
   'time from the end of the training until the version is published';
+comment on column tensile.device_overheads.trained_share is
+  'share of its steps that such a job trains, because it stops early';
 comment on column tensile.device_overheads.updated_at is 'time when the row was last written';
 
 create table tensile.device_outlooks (

@@ -1,4 +1,4 @@
-"""Stores what jobs of each kind take besides their iterations on each kind of device."""
+"""Stores what jobs of each kind take besides their iterations on each kind of device, and how early they stop."""
 
 from collections.abc import Sequence
 
@@ -18,8 +18,9 @@ def load_overheads(connection: Connection, device_kind: str) -> Overheads:
                 startup_ns=startup_ns,
                 between_ns=between_ns,
                 closing_ns=closing_ns,
+                trained_share=trained_share,
             )
-            for kind, state_bytes, startup_ns, between_ns, closing_ns in rows
+            for kind, state_bytes, startup_ns, between_ns, closing_ns, trained_share in rows
         )
     )
 
@@ -33,6 +34,7 @@ def save_overheads(connection: Connection, device_kind: str, kinds: Sequence[Kin
         "startup_ns": [times.startup_ns for times in kinds],
         "between_ns": [times.between_ns for times in kinds],
         "closing_ns": [times.closing_ns for times in kinds],
+        "trained_shares": [times.trained_share for times in kinds],
     }
     connection.execute(query("save_overheads"), values)
     connection.execute(query("forget_overheads"), {"device_kind": device_kind, "most": MOST_KINDS})

@@ -738,22 +738,24 @@ update tensile.device_contention as c set learned = l.factor, learned_short = l.
    and (c.learned, c.learned_short) is distinct from (l.factor, l.short_factor)
 
 -- load_overheads --
-select kind, state_bytes, startup_ns, between_ns, closing_ns
+select kind, state_bytes, startup_ns, between_ns, closing_ns, trained_share
   from (select o.* from tensile.device_overheads as o where o.device_kind = %(device_kind)s
          order by o.updated_at desc, o.kind desc limit %(most)s) as latest
  order by updated_at, kind
 
 -- save_overheads --
 -- In the order of the key, so that two controllers never wait for each other.
-insert into tensile.device_overheads (device_kind, kind, state_bytes, startup_ns, between_ns, closing_ns)
-select %(device_kind)s, m.kind, m.state_bytes, m.startup_ns, m.between_ns, m.closing_ns
+insert into tensile.device_overheads (
+  device_kind, kind, state_bytes, startup_ns, between_ns, closing_ns, trained_share)
+select %(device_kind)s, m.kind, m.state_bytes, m.startup_ns, m.between_ns, m.closing_ns, m.trained_share
   from unnest(%(kinds)s::text[], %(state_bytes)s::bigint[], %(startup_ns)s::double precision[],
-              %(between_ns)s::double precision[], %(closing_ns)s::double precision[])
-    as m (kind, state_bytes, startup_ns, between_ns, closing_ns)
+              %(between_ns)s::double precision[], %(closing_ns)s::double precision[],
+              %(trained_shares)s::double precision[])
+    as m (kind, state_bytes, startup_ns, between_ns, closing_ns, trained_share)
  order by m.kind
 on conflict (device_kind, kind) do update
    set state_bytes = excluded.state_bytes, startup_ns = excluded.startup_ns, between_ns = excluded.between_ns,
-       closing_ns = excluded.closing_ns, updated_at = now()
+       closing_ns = excluded.closing_ns, trained_share = excluded.trained_share, updated_at = now()
 
 -- forget_overheads --
 delete from tensile.device_overheads as o

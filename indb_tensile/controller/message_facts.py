@@ -82,9 +82,10 @@ def fact(trainer: TrainerId, message: Message) -> Event | None:  # noqa: C901 - 
                 peak_bytes=message.peak_bytes,
                 graph_share=message.graph_share,
                 step_ns=max(0, message.step_ns),
+                last=message.last,
             )
-        case Finished(closing_s=closing_s):
-            return Finish(trainer=trainer, closing_ns=_duration_ns(closing_s))
+        case Finished(closing_s=closing_s, steps_left=steps_left):
+            return Finish(trainer=trainer, closing_ns=_duration_ns(closing_s), steps_left=steps_left)
         case Failed():
             fault = Fault(
                 sqlstate=message.sqlstate, message=message.message, detail=message.detail, hint=message.hint

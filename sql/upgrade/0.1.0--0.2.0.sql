@@ -376,10 +376,12 @@ create table tensile.device_overheads (
   startup_ns double precision,
   between_ns double precision,
   closing_ns double precision,
+  trained_share double precision,
   updated_at timestamptz not null default now(),
   primary key (device_kind, kind),
   constraint device_overheads_are_times
-    check (state_bytes >= 0 and startup_ns >= 0 and between_ns >= 0 and closing_ns >= 0)
+    check (state_bytes >= 0 and startup_ns >= 0 and between_ns >= 0 and closing_ns >= 0),
+  constraint device_overheads_have_a_share check (trained_share > 0 and trained_share <= 1)
 );
 
 create table tensile.device_outlooks (

@@ -10,7 +10,7 @@ pytestmark = pytest.mark.postgres
 
 
 def _kind(name: str, ns: float | None) -> KindOverheads:
-    return KindOverheads(kind=name, state_bytes=5, startup_ns=ns, closing_ns=2.0)
+    return KindOverheads(kind=name, state_bytes=5, startup_ns=ns, closing_ns=2.0, trained_share=0.25)
 
 
 def test_the_latest_overheads_of_each_kind_of_device_and_job_are_kept(database: Database) -> None:

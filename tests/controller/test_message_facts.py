@@ -26,6 +26,7 @@ def _progressed(steps_left: float | None, startup_s: float | None = None) -> Pro
         (Finished(job=JobId(1)), Finish(trainer=_TRAINER)),
         (Finished(job=JobId(1), closing_s=0.5), Finish(trainer=_TRAINER, closing_ns=500_000_000)),
         (Finished(job=JobId(1), closing_s=float("inf")), Finish(trainer=_TRAINER)),
+        (Finished(job=JobId(1), steps_left=3.5), Finish(trainer=_TRAINER, steps_left=3.5)),
     ],
 )
 def test_progress_and_ends_tell_how_long_jobs_started_up_and_closed(message: Message, event: Event | None) -> None:

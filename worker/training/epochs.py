@@ -52,6 +52,7 @@ from .trial_rungs import EpochFigures, TrialRungs, published_figures
 log = logging.getLogger("trainer")
 
 CONTROLLER_REPORT_S = 1.0  # least seconds between two reports of latencies to the controller
+FIRST_REPORT_S = 0.25  # of training before the first one, because first steps take up to three times as long
 CATALOG_WRITE_S = 10.0  # least seconds between two writes of latencies to the catalog
 
 
@@ -87,8 +88,9 @@ class EpochLoop:
     _orders: ControllerOrders = field(init=False)
     _best: BestWeights = field(init=False)
     _stored: tuple[str, ...] = field(init=False)  # the parameters and buffers that a version has
-    _measured_at: float = 0.0
+    _measured_at: float | None = None
     _recorded_at: float = field(default_factory=time.monotonic)
+    _recorded: bool = False
     _validated_s: float = math.inf  # duration of the last validation
     _rows_trained: int = 0
     _seconds_trained: float = 0.0
@@ -134,6 +136,7 @@ class EpochLoop:
                 with self.traces.pausing(PauseKind.EPOCH):
                     self._close_epoch(loss)
                     self._pass_rung()
+        self._measure(self.steps_left, last=True)
         self.traces.end()
         self._orders.give_loan_back()
         if self.trial is not None:
@@ -148,6 +151,11 @@ class EpochLoop:
             waiting.batches,
             self.runner.uploaded_ahead,
         )
+
+    @property
+    def steps_left(self) -> float:
+        """The training steps that are left until the end of all epochs, with evaluations as fractions of a step."""
+        return self._work.steps_left(Position(epochs=self.epochs_done, steps=self.steps_done))
 
     @property
     def _ended(self) -> bool:
@@ -293,10 +301,17 @@ class EpochLoop:
         if self.trial is not None:
             self.trial.parked_s += parked_s
 
-    def _measure(self, steps_left: float) -> None:
-        """Report the latencies of iterations to the controller, and less often those of operators to the catalog."""
+    def _measure(self, steps_left: float, *, last: bool = False) -> None:
+        """Report the latencies of iterations to the controller, and less often those of operators to the catalog.
+
+        The `last` report is for later jobs of this kind. A short training makes no other one.
+        """
         now = time.monotonic()
-        if now < self._measured_at + CONTROLLER_REPORT_S:
+        if self._measured_at is None:
+            due = self._seconds_trained >= FIRST_REPORT_S
+        else:
+            due = now >= self._measured_at + CONTROLLER_REPORT_S
+        if not (due or last):
             return
         measured = self.runner.measured()
         if measured is None:
@@ -313,10 +328,11 @@ class EpochLoop:
                 peak_bytes=measured.peak_bytes,
                 graph_share=measured.graph_share,
                 step_ns=self._step_duration.take_ns(steps_left),
+                last=last,
             )
         )
-        if now >= self._recorded_at + CATALOG_WRITE_S:
-            self._recorded_at = now
+        if now >= self._recorded_at + CATALOG_WRITE_S or (last and not self._recorded):
+            self._recorded_at, self._recorded = now, True
             self._record_latencies(measured.latency_ns, measured.samples)
 
     def _record_latencies(self, latency_ns: tuple[int, ...], samples: int) -> None:

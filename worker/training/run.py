@@ -4,7 +4,7 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, closing, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 
@@ -69,6 +69,14 @@ SAMPLE_GRAPHS_EVERY = 100
 _CAPTURES = "captures"  # the folder of captured steps in the state directory
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingEnd:
+    """How a training ended: the seconds since then, and the steps that were left, where that says anything."""
+
+    closing_s: float | None = None
+    steps_left: float | None = None
+
+
 class TrainingRun:
     """Reads, captures, waits for admission, trains and publishes. Every write carries the job's claim."""
 
@@ -89,9 +97,10 @@ class TrainingRun:
         self._regions = regions
         self._job = assigned.job
         self._started_s = self._ended_s = time.monotonic()  # of the job, and of its training
+        self._steps_left: float | None = None
 
-    def run(self) -> float:
-        """Run the job, and return the seconds since its training ended.
+    def run(self) -> TrainingEnd:
+        """Run the job, and return how its training ended.
 
         Raises TensileError; the job's row then still belongs to the claim.
         """
@@ -119,12 +128,15 @@ class TrainingRun:
                 trained = self._train(session, progress_writer, prepared, steps, first, opened, gang)
                 prepared.finish_decoding(signs.give)
             if trained is None:
-                return time.monotonic() - self._ended_s
+                return self._end()
             progress_writer.enter(Phase.PUBLISHING)
             progress_writer.settle()
             version = publish(session, self._job, prepared, trained)
             leave_rows(session, self._settings, prepared, version)
-        return time.monotonic() - self._ended_s
+        return self._end()
+
+    def _end(self) -> TrainingEnd:
+        return TrainingEnd(closing_s=time.monotonic() - self._ended_s, steps_left=self._steps_left)
 
     def _gang(self, session: RetryingSession, signs: ProgressSigns) -> GangRank | None:
         """Return the rank of this device, if several devices train the job."""
@@ -348,6 +360,7 @@ class TrainingRun:
             with corrections.storing_refusals(), joined:
                 loop.train()
             self._ended_s = time.monotonic()
+            self._steps_left = loop.steps_left if loop.trial is None else None  # a search ends its trials early
             if (left := runner.leave_round()) is not None:
                 self._link.send(LeftPhases(job=self._job.job, number=left))
             if gang is not None and self._job.follows:

@@ -111,6 +111,7 @@ device_overheads = Table(
     Column("startup_ns", Double),
     Column("between_ns", Double),
     Column("closing_ns", Double),
+    Column("trained_share", Double),
     Column("updated_at", TIME, nullable=False),
 )
 

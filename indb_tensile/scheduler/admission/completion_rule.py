@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from indb_tensile.job import JobId
 from indb_tensile.scheduler.admission.decision import Decision, planned
-from indb_tensile.scheduler.admission.overheads import state_bytes
+from indb_tensile.scheduler.admission.overheads import expected_steps_left, state_bytes
 from indb_tensile.scheduler.admission.pool import JobStage, Member, PlanReason, Pool, Sharing
 from indb_tensile.scheduler.completion.choose_starts import (
     HORIZON,
@@ -164,14 +164,15 @@ def demand_of(pool: Pool, member: Member) -> JobDemand:
     """Return what the job needs until it is done."""
     spec = member.job
     kind, size_bytes = _kind(member), state_bytes(planned(member).graphs[0])
-    steps = max(member.steps_left, _LEAST_STEPS)
+    trained_share = pool.overheads.trained_share(kind)
+    steps_left = max(_LEAST_STEPS, expected_steps_left(member.steps, member.steps_left, trained_share))
     between_ns = pool.overheads.between_ns(kind, size_bytes)
     return JobDemand(
         job=spec.job,
         owner=spec.owner_oid,
         priority=spec.priority,
-        steps=steps,
-        steps_left=max(_LEAST_STEPS, member.steps_left),
+        steps=steps_left,
+        steps_left=steps_left,
         trade_offs=tuple(
             point.with_steps_of(between_ns, computes=pool.prepares_on_device) for point in member.trade_offs
         ),
@@ -210,13 +211,17 @@ def note_between(decision: Decision, member: Member, step_ns: int, iteration_ns:
     decision.pool = replace(decision.pool, overheads=times)
 
 
-def note_closing(decision: Decision, member: Member, took_ns: int | None) -> None:
-    """Remember how long the member's kind closes."""
-    if took_ns is None or member.workload is None:
+def note_end(decision: Decision, member: Member, closing_ns: int | None, steps_left: float | None) -> None:
+    """Remember how long the member's kind closes, and what share of its steps it trains."""
+    if member.workload is None:
         return
     kind, size_bytes = _kind(member), state_bytes(member.workload.graphs[0])
-    times = decision.pool.overheads.closed(kind, size_bytes, float(took_ns))
-    decision.pool = replace(decision.pool, overheads=times)
+    overheads = decision.pool.overheads
+    if closing_ns is not None:
+        overheads = overheads.closed(kind, size_bytes, float(closing_ns))
+    if steps_left is not None and 0 <= steps_left < member.steps < float("inf"):
+        overheads = overheads.ended(kind, size_bytes, 1 - steps_left / member.steps)
+    decision.pool = replace(decision.pool, overheads=overheads)
 
 
 def _startup_left_ns(pool: Pool, member: Member, kind: str, size_bytes: int) -> float:

@@ -41,7 +41,7 @@ from indb_tensile.scheduler.admission.admission_orders import (
     RequeueJob,
 )
 from indb_tensile.scheduler.admission.batch_loans import expect_free, keep_batch_loans, loan_changed
-from indb_tensile.scheduler.admission.completion_rule import note_closing, note_startup
+from indb_tensile.scheduler.admission.completion_rule import note_end, note_startup
 from indb_tensile.scheduler.admission.decision import Decision
 from indb_tensile.scheduler.admission.equal_graphs import with_known_graphs
 from indb_tensile.scheduler.admission.events import (
@@ -329,7 +329,7 @@ def _finished(decision: Decision, finish: Finish) -> None:
     member = decision.pool.of_trainer(finish.trainer)
     if member is None:
         return
-    note_closing(decision, member, finish.closing_ns)
+    note_end(decision, member, finish.closing_ns, finish.steps_left)
     if member.stage is JobStage.ENDING:  # the trainer was told to end, but had already published
         decision.put(replace(member, outcome=Succeeded()))
     else:

@@ -92,7 +92,7 @@ class Measurement:
     """The measurements of the training step's iterations since the last report.
 
     `graph_share` is that of `Workload`. `step_ns` is the mean time of a step with all that lies between two
-    iterations; 0: not known.
+    iterations; 0: not known. After the `last` one, the job trains no more.
     """
 
     trainer: TrainerId
@@ -103,6 +103,7 @@ class Measurement:
     peak_bytes: int
     graph_share: float = 1.0
     step_ns: int = 0
+    last: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,10 +160,14 @@ class RoundLeft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finish:
-    """The trainer has published the job's version, `closing_ns` after it had ended the training."""
+    """The trainer has published the job's version, `closing_ns` after it had ended the training.
+
+    `steps_left` is the rest of the work in `Capture.steps`, where the training stopped early. None: not known.
+    """
 
     trainer: TrainerId
     closing_ns: int | None = None
+    steps_left: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -66,6 +66,8 @@ def record_measurement(decision: Decision, measurement: Measurement) -> None:
     compute_ns = sum(blocking_ns(member.workload.graphs[0], measurement.latency_ns))
     decision.pool, member = observe(decision.pool, member, compute_ns)
     note_between(decision, member, measurement.step_ns, measurement.iteration_ns, compute_ns)
+    if measurement.last:
+        return  # later jobs of this kind gain from it; this one needs no plan any more
     # Operators were calibrated alone, so the first measurement beside other jobs replaces the calibrated latency
     weight = NEW_WEIGHT if member.measured else 1.0
     corrected_ns = correct(member.corrected_ns, measurement.latency_ns, weight)

@@ -106,6 +106,17 @@ def test_jobs_are_replanned_only_for_drift_beyond_the_threshold() -> None:
     assert controller.pool.members[0].workload.latency_ns == ((1600,),), "not replanned beyond the threshold"
 
 
+def test_last_report_of_a_job_asks_for_no_plan_and_tells_how_long_its_kind_takes_between_iterations() -> None:
+    controller = FakeController(10, drift_threshold=0.2)
+    trainer = controller.start(1, 4)
+    controller.send(replace(measurement(trainer, 2000), iteration_ns=2000, step_ns=2400, last=True))
+    (member,) = controller.pool.members
+    assert member.workload is not None
+    assert member.workload.latency_ns == ((1000,),)
+    (kind,) = controller.pool.overheads.kinds
+    assert kind.between_ns == 400
+
+
 @dataclass(frozen=True)
 class RenewingPlanner(HalvingPlanner):
     """Renew every job's plan after drift to one whose peak is `more_bytes` higher."""

@@ -142,6 +142,7 @@ class EventSimulation(SimulatedTrainers):
                 step_ns=self.data.draw(st.integers(0, 2000), label="step"),
                 stall_ns=0,
                 peak_bytes=1,
+                last=self.data.draw(st.booleans(), label="last"),
             )
         )
 

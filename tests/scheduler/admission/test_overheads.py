@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from indb_tensile.errors import InvariantError
 from indb_tensile.scheduler.admission.completion_rule import demand_of, planned_step_ns
 from indb_tensile.scheduler.admission.events import Finish, Measurement, StepsLeft, Tick
-from indb_tensile.scheduler.admission.overheads import KindOverheads, Overheads
+from indb_tensile.scheduler.admission.overheads import KindOverheads, Overheads, expected_steps_left
 from indb_tensile.scheduler.admission.pool import JobStage, Member, Sharing, TrainerId
 from indb_tensile.scheduler.completion.contention import of_cores
 from indb_tensile.scheduler.completion.demand import JobDemand
@@ -158,8 +158,60 @@ def test_a_step_that_is_not_longer_than_its_iteration_tells_nothing() -> None:
     assert controller.pool.overheads == Overheads()
 
 
+def test_share_of_the_steps_that_a_kind_trains_is_a_mean_of_both_directions() -> None:
+    overheads = Overheads().started("a", 1, 5.0)
+    assert overheads.trained_share("a") == overheads.ended("b", 1, 0.5).trained_share("a") == 1.0
+    assert overheads.ended("a", 1, 0.5).trained_share("a") == 0.5
+    assert overheads.ended("a", 1, 0.5).ended("a", 1, 0.25).ended("a", 1, 0.875).trained_share("a") == 0.625
+    assert [known.kind for known in overheads.ended("a", 1, 0.5).changed_since(overheads)] == ["a"]
+
+
+@pytest.mark.parametrize("share", [0.0, -0.5, 1.5, float("nan")])
+def test_share_that_is_none_is_refused(share: float) -> None:
+    with pytest.raises(InvariantError, match="jobs of the kind a train"):
+        KindOverheads(kind="a", state_bytes=1, trained_share=share)
+
+
+def test_end_of_a_job_tells_what_share_of_its_steps_its_kind_trains() -> None:
+    controller, trainer = _running()
+    waiting = _waiting(controller, 2)
+    assert demand_of(controller.pool, waiting).steps_left == 100
+    controller.send(Finish(trainer=trainer, closing_ns=500, steps_left=0.75e9))
+    overheads = controller.pool.overheads
+    assert overheads.trained_share("job 1") == 0.25
+    assert demand_of(controller.pool, waiting).steps_left == 100, "a job of another kind"
+    stopping = replace(controller.pool, overheads=overheads.ended("job 2", 1, 0.25))
+    assert demand_of(stopping, waiting).steps_left == 25
+
+
+@pytest.mark.parametrize("steps_left", [None, -1.0, 1e9, float("nan"), float("inf")])
+def test_rest_of_the_steps_that_cannot_be_tells_nothing(steps_left: float | None) -> None:
+    controller, trainer = _running()
+    controller.send(Finish(trainer=trainer, steps_left=steps_left))
+    assert controller.pool.overheads == Overheads()
+
+
+def test_job_that_trains_longer_than_usual_is_expected_to_train_a_quarter_more() -> None:
+    assert expected_steps_left(100, 100, 1.0) == 100
+    assert expected_steps_left(100, 100, 0.4) == 40
+    assert expected_steps_left(100, 75, 0.4) == 15
+    assert expected_steps_left(100, 55, 0.4) == 10, "past the usual end"
+    assert expected_steps_left(100, 3, 0.4) == 3, "no more than is left"
+
+
+@given(steps=st.floats(1, 1e9), left=st.floats(0, 1), share=st.floats(0.001, 1))
+def test_expected_steps_never_grow_as_a_job_trains(steps: float, left: float, share: float) -> None:
+    now, later = expected_steps_left(steps, left * steps, share), expected_steps_left(steps, left * steps / 2, share)
+    assert 0 <= later <= now <= left * steps
+
+
 def _measure(
-    controller: FakeController, trainer: TrainerId, *, compute_ns: int, iteration_ns: int, step_ns: int
+    controller: FakeController,
+    trainer: TrainerId,
+    *,
+    compute_ns: int,
+    iteration_ns: int,
+    step_ns: int,
 ) -> None:
     controller.send_twice(
         Measurement(
