@@ -942,10 +942,13 @@ create table tensile.rank_networks (
   collective text not null,
   size_bytes bigint not null,
   time_ns bigint not null,
+  beside_ns bigint not null,
+  lost_ns bigint not null,
   measured_at timestamptz not null default now(),
   primary key (hosts, device_kind, collective, size_bytes),
   constraint rank_networks_have_a_known_collective check (collective in ('all_to_all', 'all_reduce')),
-  constraint rank_networks_are_measured check (cardinality(hosts) > 1 and size_bytes > 0 and time_ns > 0)
+  constraint rank_networks_are_measured check (cardinality(hosts) > 1 and size_bytes > 0 and time_ns > 0),
+  constraint rank_networks_take_longer_beside_work check (beside_ns >= time_ns and lost_ns between 0 and beside_ns)
 );
 comment on table tensile.rank_networks is
   'times of transfers between devices that train together, measured before they first do and then once a day at most; the '
@@ -955,7 +958,10 @@ comment on column tensile.rank_networks.device_kind is 'kind of the devices';
 comment on column tensile.rank_networks.collective is
   'all_to_all: each device sends as much to every other one; all_reduce: the library adds up values of all devices';
 comment on column tensile.rank_networks.size_bytes is 'bytes that each device sends to all others together';
-comment on column tensile.rank_networks.time_ns is 'median time of such a transfer';
+comment on column tensile.rank_networks.time_ns is 'median time of such a transfer while the devices wait for it';
+comment on column tensile.rank_networks.beside_ns is 'median time of such a transfer while the devices compute';
+comment on column tensile.rank_networks.lost_ns is
+  'time by which the computation of a device then ends later, because the transfer needs its processor';
 comment on column tensile.rank_networks.measured_at is 'time of the measurement';
 
 create table tensile.rank_memory (

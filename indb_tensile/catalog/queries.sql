@@ -780,14 +780,14 @@ select %(host)s, %(device_kind)s, r.way::tensile.copy_way, r.beside, r.size_byte
     as r (way, beside, size_bytes, latency_ns, copy_ns, emulated)
 
 -- load_rank_network --
-select n.hosts, n.collective, n.size_bytes, n.time_ns
+select n.hosts, n.collective, n.size_bytes, n.time_ns, n.beside_ns, n.lost_ns
   from tensile.rank_networks as n
  where n.device_kind = %(device_kind)s and n.hosts = %(hosts)s::text[]
    and (not %(fresh)s or n.measured_at > now() - interval '1 day')
  order by n.collective, n.size_bytes
 
 -- latest_rank_network --
-select n.hosts, n.collective, n.size_bytes, n.time_ns
+select n.hosts, n.collective, n.size_bytes, n.time_ns, n.beside_ns, n.lost_ns
   from tensile.rank_networks as n
  where n.device_kind = %(device_kind)s
    and n.hosts = (select o.hosts from tensile.rank_networks as o
@@ -797,12 +797,13 @@ select n.hosts, n.collective, n.size_bytes, n.time_ns
 
 -- save_rank_network --
 -- In the order of the key, so that two gangs never wait for each other.
-insert into tensile.rank_networks as n (hosts, device_kind, collective, size_bytes, time_ns)
-select %(hosts)s::text[], %(device_kind)s, r.collective, r.size_bytes, r.time_ns
-  from unnest(%(collectives)s::text[], %(sizes)s::bigint[], %(times)s::bigint[]) as r (collective, size_bytes, time_ns)
+insert into tensile.rank_networks as n (hosts, device_kind, collective, size_bytes, time_ns, beside_ns, lost_ns)
+select %(hosts)s::text[], %(device_kind)s, r.collective, r.size_bytes, r.time_ns, r.beside_ns, r.lost_ns
+  from unnest(%(collectives)s::text[], %(sizes)s::bigint[], %(times)s::bigint[], %(besides)s::bigint[],
+              %(losses)s::bigint[]) as r (collective, size_bytes, time_ns, beside_ns, lost_ns)
  order by r.collective, r.size_bytes
 on conflict (hosts, device_kind, collective, size_bytes) do update
-   set time_ns = excluded.time_ns, measured_at = now()
+   set time_ns = excluded.time_ns, beside_ns = excluded.beside_ns, lost_ns = excluded.lost_ns, measured_at = now()
 
 -- load_rank_memory --
 select m.memory_bytes from tensile.rank_memory as m where m.device_kind = %(device_kind)s and m.ranks = %(ranks)s

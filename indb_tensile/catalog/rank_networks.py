@@ -5,7 +5,13 @@ from typing import Any
 
 from indb_tensile.catalog.connection import Connection
 from indb_tensile.catalog.queries import query
-from indb_tensile.scheduler.timing.network_times import Collective, GangNetwork, MeasuredTransfer, NetworkTimes
+from indb_tensile.scheduler.exchange_times import ExchangeTime
+from indb_tensile.scheduler.timing.network_times import (
+    Collective,
+    GangNetwork,
+    MeasuredTransfer,
+    NetworkTimes,
+)
 
 
 def load_network(
@@ -36,7 +42,9 @@ def save_network(connection: Connection, device_kind: str, network: GangNetwork)
         "hosts": sorted(network.hosts),
         "collectives": [row.collective.value for row in rows],
         "sizes": [row.size_bytes for row in rows],
-        "times": [row.time_ns for row in rows],
+        "times": [row.time.alone_ns for row in rows],
+        "besides": [row.time.beside_ns for row in rows],
+        "losses": [row.time.lost_ns for row in rows],
     }
     connection.execute(query("save_rank_network"), values)
 
@@ -45,7 +53,11 @@ def _network(rows: Sequence[tuple[Any, ...]]) -> GangNetwork | None:
     if not rows:
         return None
     measured = tuple(
-        MeasuredTransfer(collective=Collective(collective), size_bytes=size_bytes, time_ns=time_ns)
-        for _, collective, size_bytes, time_ns in rows
+        MeasuredTransfer(
+            collective=Collective(collective),
+            size_bytes=size_bytes,
+            time=ExchangeTime(alone_ns=time_ns, beside_ns=beside_ns, lost_ns=lost_ns),
+        )
+        for _, collective, size_bytes, time_ns, beside_ns, lost_ns in rows
     )
     return GangNetwork(hosts=tuple(rows[0][0]), times=NetworkTimes(measured=measured))

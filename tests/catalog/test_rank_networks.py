@@ -15,7 +15,7 @@ KIND = "cpu:A:1"
 
 
 def between(*hosts: str, message_ns: int = 100_000) -> GangNetwork:
-    return replace(network_of(len(hosts), message_ns=message_ns), hosts=hosts)
+    return replace(network_of(len(hosts), message_ns=message_ns, busy=True), hosts=hosts)
 
 
 def test_network_is_found_by_the_hosts_of_all_ranks_and_the_kind_of_device(database: Database) -> None:

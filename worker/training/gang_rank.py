@@ -142,7 +142,8 @@ class GangRank:
                 return stored
         if int(self._await_value(_MEASURES)):
             with self._waiting.ticking(), self._waiting.during():
-                times = measure_network(self._connect(f"{self._attempt}, network"))
+                group = self._connect(f"{self._attempt}, network")
+                times = measure_network(group, on_processor=not self._settings.device.startswith("cuda"))
             if self.leads:
                 network = GangNetwork(hosts=tuple(hosts), times=times)
                 self._session.run(lambda c: rank_networks.save_network(c, device_kind, network))

@@ -28,6 +28,7 @@ Each row has:
   `forecast_error` how far the measured time is from it, the median of the rounds.
 - `first_foretold_ms` and `first_forecast_error` are the same for the first forecast, from what is known before the
   ranks exchange anything: operators that were measured without other ranks, and the measured speed of the network.
+  Both are measured again before each turn, so that a machine that becomes slower counts for neither.
   `first_exchange_ms` is what all exchanges of an iteration were then foretold to take, and `exchange_ms` what they
   took, a part of it beside the backward pass.
 - `equal_ranks`: whether all ranks end with the same parameters, bit for bit. `exact_bits`: whether these are the bits
@@ -153,7 +154,7 @@ def measure(source: SubjectSource, options: RankOptions) -> list[Row]:
             for team in teams
             for method in methods(team.ranks, options.share)
         ]
-        for entry in entries:  # a turn that is not counted, from whose latencies the first forecast is made
+        for entry in entries:  # a turn that is not counted, from whose latencies that of the first round is foretold
             entry.team.turn(entry.method, options.iterations)
         for _ in range(options.rounds):
             for entry in entries:

@@ -211,24 +211,18 @@ class PlannedRank:
         group: RankGroup,
         share: RankShare,
         link: Link | None,
-        network: GangNetwork | None,
     ) -> None:
-        """`link` is the device's link. Without it, one is made that is as slow as this machine computes the step.
-
-        `network` is that between the ranks; None if there is one.
-        """
+        """`link` is the device's link. Without it, one is made that is as slow as this machine computes the step."""
+        self._share = share
         self._group = group
         self._names = {name for name, _ in [*subject.module.named_parameters(), *subject.module.named_buffers()]}
         self._ranks = task.share.ranks
         with measuring(self._ranks):
-            self._step, latency_ns = _captured(task, subject, share)
+            self._step = _captured(task, subject, share)
             self.link = link or slowed_link(subject, self._step, REFERENCE, _LINK_ITERATIONS)
             self._stack = ExitStack()
             opened, _ = self._stack.enter_context(emulated_with_grant(self.link, 2 * vanilla_peak(self._step.graph)))
             self._trial = StepTrial(subject, self._step, opened, placer=Placer(opened.serving), share=share)
-        self._first_ns = (
-            latency_ns if network is None else latencies_on_network(self._step, latency_ns, share, network, {})
-        )
         self._plans: dict[str, JobPlan] = {}
         self._latency_ns: dict[str, tuple[int, ...]] = {}  # of the last turn of each plan
 
@@ -243,7 +237,17 @@ class PlannedRank:
         return PlannedMemory(budget_bytes=budget_bytes, peak_bytes=planned.peak_bytes, floor_bytes=least_bytes)
 
     def turn(self, name: str, iterations: int) -> RankTurn:
-        """Run a turn of that plan from the initial state."""
+        """Measure what a first forecast is made from, and run a turn of that plan from the initial state."""
+        first_ns = self._first_latencies()
+        turn = self._run(name, iterations)
+        first = FirstForecast(
+            iteration_ns=self._predicted(self._plans[name], first_ns),
+            exchange_ns=self._exchange_ns(first_ns),
+            measured_ns=self._exchange_ns(self._latency_ns[name]),
+        )
+        return replace(turn, first=first)
+
+    def _run(self, name: str, iterations: int) -> RankTurn:
         plan = self._plans[name]
         self._trial.restart()
         torch.manual_seed(SEED)
@@ -257,7 +261,6 @@ class PlannedRank:
         assert measured is not None
         latency_ns = self._latency_ns.get(name)
         predicted = None if latency_ns is None else self._predicted(plan, latency_ns)
-        first = self._predicted(plan, self._first_ns)
         self._latency_ns[name] = measured.latency_ns
         exported = {key: value for key, value in self._trial.state.export().items() if key in self._names}
         return RankTurn(
@@ -266,11 +269,6 @@ class PlannedRank:
             digest=_digest(exported),
             peak_bytes=measured.peak_bytes,
             predicted_ns=predicted,
-            first=FirstForecast(
-                iteration_ns=first,
-                exchange_ns=self._exchange_ns(self._first_ns),
-                measured_ns=self._exchange_ns(measured.latency_ns),
-            ),
         )
 
     def close(self) -> None:
@@ -284,14 +282,23 @@ class PlannedRank:
     def _adopt_unplanned(self) -> None:
         """Measure the operators with their exchanges, without swaps."""
         self._plans[""] = self._planned(None, vanilla_peak(self._step.graph))
-        self.turn("", 1)
-        self.turn("", 1)
+        self._run("", 1)
+        self._run("", 1)
 
     def _planned(self, latency_ns: tuple[int, ...] | None, budget_bytes: int) -> JobPlan:
         known = latency_ns or (1,) * len(self._step.graph.operators)
         plans = plan_jobs([workload(self._step, known)], budget_bytes=budget_bytes, link=self.link)
         assert not isinstance(plans, Infeasible)  # no budget here is below the floor
         return plans[0]
+
+    def _first_latencies(self) -> tuple[int, ...]:
+        """Return the latencies as measured before anything is exchanged, on this machine as it is now."""
+        with measuring(self._ranks):
+            _, latency_ns = calibrated_step(self._step)
+        if self._ranks == 1:
+            return latency_ns
+        network = GangNetwork(hosts=("localhost",) * self._ranks, times=measure_network(self._group))
+        return latencies_on_network(self._step, latency_ns, self._share, network, {})
 
     def _exchange_ns(self, latency_ns: tuple[int, ...]) -> int:
         """Return the time of all exchanges of an iteration."""
@@ -321,14 +328,11 @@ class RankContenders:
             divides: DataParallel(task, subject, divides_state=divides)
             for divides in ([False, True] if several else [False])
         }
-        network = None
-        if several:
-            network = GangNetwork(hosts=("localhost",) * share.ranks, times=measure_network(self.group))
         self.planned: dict[tuple[Reduce, bool], PlannedRank] = {}
         link: Link | None = None
         for way, divides in ways:
             own = replace(share, reduce=way, divides_state=divides)
-            planned = PlannedRank(task, subject, self.group, own, link, network)
+            planned = PlannedRank(task, subject, self.group, own, link)
             self.planned[way, divides], link = planned, planned.link
 
     def plan(self, method: RankMethod) -> PlannedMemory | None:
@@ -365,8 +369,8 @@ def _parts(task: RankTask, subject: TrainingSubject) -> Passes:
     return Passes(micro_batch_size=max(1, len(subject.x) // task.parts))
 
 
-def _captured(task: RankTask, subject: TrainingSubject, share: RankShare) -> tuple[CapturedStep, tuple[int, ...]]:
-    """Return the calibrated step of a rank, and its operators' latencies. One rank has the step of one device."""
+def _captured(task: RankTask, subject: TrainingSubject, share: RankShare) -> CapturedStep:
+    """Return the calibrated step of a rank. One rank has the step of one device."""
     passes = _parts(task, subject)
     captured = capture_training(
         subject.module,
@@ -377,7 +381,7 @@ def _captured(task: RankTask, subject: TrainingSubject, share: RankShare) -> tup
         passes,
         None if share.ranks == 1 else share,
     )
-    return calibrated_step(captured)
+    return calibrated_step(captured)[0]
 
 
 def _digest(values: dict[str, torch.Tensor]) -> str:

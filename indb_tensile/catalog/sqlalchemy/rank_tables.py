@@ -66,5 +66,7 @@ rank_networks = Table(
     Column("collective", Text, primary_key=True),
     Column("size_bytes", BigInteger, primary_key=True),
     Column("time_ns", BigInteger, nullable=False),
+    Column("beside_ns", BigInteger, nullable=False),
+    Column("lost_ns", BigInteger, nullable=False),
     Column("measured_at", TIME, nullable=False),
 )

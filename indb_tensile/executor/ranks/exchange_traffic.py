@@ -28,6 +28,7 @@ from indb_tensile.executor.capture.record import Call, refs
 from indb_tensile.executor.capture.statistics_operators import finish_hand_out_parts_, start_hand_out_parts_
 from indb_tensile.executor.capture.step_capture import CapturedStep
 from indb_tensile.executor.ranks.owner_exchange import pieces
+from indb_tensile.scheduler.exchange_times import ExchangeTime, beside_each_other
 from indb_tensile.scheduler.timing.network_times import Collective, GangNetwork, Transfer
 
 _AT_ONCE = (hand_out_, hand_out_numbers)  # operators that start an exchange and wait for its end
@@ -63,18 +64,25 @@ def latencies_on_network(
     """Return the latencies of the step's operators with the network's time in those that wait for an exchange.
 
     `latency_ns` has the operators' own time, without other devices. `known` has stored latencies, by signature. An
-    exchange that a training has measured on this network has its time from there, and others are foretold.
+    exchange that a training has measured on this network has its time from there, and others are foretold. Operators
+    that run beside a foretold exchange take longer by what it takes of their processor. With a measured exchange that
+    is in their latencies.
     """
     foretold_ns = []
-    for own, ns in zip(step.steps, latency_ns, strict=True):
-        call = own.kernel
-        if not _awaits(call):
-            foretold_ns.append(ns)
-        elif (measured := known.get(network.signature_of(call.signature))) is not None:
-            foretold_ns.append(measured[0])
-        else:
-            foretold_ns.append(ns + network.times.foretell_ns(transfers_of(step, call, share)))
-    return tuple(foretold_ns)
+    exchanges: dict[int, ExchangeTime] = {}
+    for own, operator, ns in zip(step.steps, step.graph.operators, latency_ns, strict=True):
+        call, time = own.kernel, ExchangeTime.free(ns)
+        if _awaits(call):
+            measured = known.get(network.signature_of(call.signature))
+            time = (
+                network.times.foretell(transfers_of(step, call, share)).with_work(ns)
+                if measured is None
+                else ExchangeTime.free(measured[0])
+            )
+        foretold_ns.append(time.alone_ns)
+        if operator.awaits is not None:
+            exchanges[operator.awaits] = time
+    return beside_each_other(step.graph, foretold_ns, exchanges)
 
 
 def transfers_of(step: CapturedStep, call: Call, share: RankShare) -> list[Transfer]:

@@ -1,5 +1,8 @@
 """Foretells the time of exchanges between devices from times that were measured on their network.
 
+On a device whose operators run on the processor, an exchange needs processors that operators need too. So a transfer
+was measured twice, alone and beside a computation, with the time that the computation lost.
+
 An exchange is one or several transfers one after another, each a message of every rank to every other one. The time
 of a transfer is that of an equally large one, interpolated between measured sizes. Below the smallest measured size
 it is the time of an empty message, and above the largest one the network's rate decides. A larger transfer never
@@ -11,8 +14,11 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import reduce
+from itertools import accumulate
 
 from indb_tensile.errors import InvariantError
+from indb_tensile.scheduler.exchange_times import ExchangeTime
 
 
 class Collective(StrEnum):
@@ -38,15 +44,15 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredTransfer:
-    """The measured time of a collective operation in which each rank sends and receives `size_bytes`."""
+    """The measured times of a collective operation in which each rank sends and receives `size_bytes`."""
 
     collective: Collective
     size_bytes: int
-    time_ns: int
+    time: ExchangeTime
 
     def __post_init__(self) -> None:
-        if self.size_bytes <= 0 or self.time_ns <= 0:
-            raise InvariantError(f"a transfer of {self.size_bytes} bytes in {self.time_ns} ns was not measured")
+        if self.size_bytes <= 0 or self.time.alone_ns <= 0:
+            raise InvariantError(f"a transfer of {self.size_bytes} bytes was not measured: {self.time}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,15 +66,24 @@ class NetworkTimes:
             raise InvariantError(f"the network's time of {', '.join(sorted(missing))} was not measured")
 
     def foretell_ns(self, transfers: Iterable[Transfer]) -> int:
-        """Return the nanoseconds of these transfers, one after another."""
-        return sum(self._transfer_ns(transfer) for transfer in transfers)
+        """Return the nanoseconds of these transfers, one after another, while nothing else runs."""
+        return self.foretell(transfers).alone_ns
 
-    def _transfer_ns(self, transfer: Transfer) -> int:
-        points: list[tuple[int, int]] = []
-        for row in sorted(self.measured, key=lambda row: row.size_bytes):
-            if row.collective is transfer.collective:
-                points.append((row.size_bytes, max(row.time_ns, points[-1][1] if points else 0)))
-        return _interpolate_ns(points, transfer.size_bytes)
+    def foretell(self, transfers: Iterable[Transfer]) -> ExchangeTime:
+        """Return the time of these transfers, one after another."""
+        return reduce(ExchangeTime.then, map(self._transfer_time, transfers), ExchangeTime.free(0))
+
+    def _transfer_time(self, transfer: Transfer) -> ExchangeTime:
+        rows = sorted(
+            (row for row in self.measured if row.collective is transfer.collective), key=lambda row: row.size_bytes
+        )
+        sizes = [row.size_bytes for row in rows]
+        alone_ns, more_ns, lost_ns = (
+            _interpolate_ns([*zip(sizes, accumulate(column, max), strict=True)], transfer.size_bytes)
+            for column in zip(*(_parts_of(row.time) for row in rows), strict=True)
+        )
+        beside_ns = alone_ns + more_ns
+        return ExchangeTime(alone_ns=alone_ns, beside_ns=beside_ns, lost_ns=min(lost_ns, beside_ns))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +105,11 @@ class GangNetwork:
         """
         network = (*self.hosts, "by NCCL") if self.by_nccl else self.hosts
         return hashlib.sha256("\n".join((signature, *network)).encode()).hexdigest()
+
+
+def _parts_of(time: ExchangeTime) -> tuple[int, int, int]:
+    """Return the time alone, how much longer it takes beside operators, and what these lose."""
+    return time.alone_ns, time.beside_ns - time.alone_ns, time.lost_ns
 
 
 def _interpolate_ns(points: Sequence[tuple[int, int]], size_bytes: int) -> int:

@@ -76,6 +76,27 @@ def test_first_forecast_has_the_network_in_each_exchange_until_a_training_has_me
     assert latencies_on_network(step, own_ns, share, elsewhere, known) == first_ns
 
 
+@pytest.mark.parametrize("reduce", Reduce)
+def test_first_forecast_on_busy_processors_has_what_exchanges_take_of_them_until_a_training_has_measured_it(
+    reduce: Reduce,
+) -> None:
+    share, free, busy = RankShare(rank=0, ranks=2, reduce=reduce), network_of(2), network_of(2, busy=True)
+    step = capture(share)
+    waiting = awaiting_signatures(step)
+    own_ns = tuple(0 if o.signature in waiting else 1_000_000 for o in step.graph.operators)
+    computing = [k for k, ns in enumerate(own_ns) if ns]
+    taken_ns = {
+        network: [latencies_on_network(step, own_ns, share, network, {})[k] for k in computing]
+        for network in (free, busy)
+    }
+    assert set(taken_ns[free]) == {1_000_000}
+    lost_ns = [ns - 1_000_000 for ns in taken_ns[busy]]
+    transfers = [part for call in exchanges_of(step) for part in transfers_of(step, call, share)]
+    assert min(lost_ns) == 0 < sum(lost_ns) <= busy.times.foretell(transfers).lost_ns + len(lost_ns)
+    known = {busy.signature_of(signature): (7_000, 0) for signature in waiting}
+    assert [latencies_on_network(step, own_ns, share, busy, known)[k] for k in computing] == taken_ns[free]
+
+
 def test_plan_before_anything_is_exchanged_waits_for_the_network() -> None:
     share = RankShare(rank=0, ranks=2, reduce=Reduce.FAST)
     step = capture(share)

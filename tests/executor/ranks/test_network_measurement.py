@@ -9,6 +9,7 @@ from indb_tensile.executor.ranks.network_measurement import SIZES_BYTES, measure
 from indb_tensile.executor.ranks.rank_group import RankGroup
 from indb_tensile.executor.ranks.step_exchange import exchanging
 from indb_tensile.executor.run.runner import Runner
+from indb_tensile.scheduler.exchange_times import ExchangeTime
 from indb_tensile.scheduler.memory.peak import LIVENESS
 from indb_tensile.scheduler.timing.network_times import GangNetwork, NetworkTimes
 from tests.device.memory_device import MemoryDevice
@@ -27,6 +28,15 @@ def test_every_operation_is_measured_at_every_size_by_every_rank(ranks: int) -> 
     expected = [(collective, size_bytes) for collective, sizes in SIZES_BYTES.items() for size_bytes in sizes]
     for times in on_ranks(ranks, measure):
         assert [(row.collective, row.size_bytes) for row in times.measured] == expected
+
+
+def test_devices_that_do_not_compute_on_processors_lose_nothing_to_transfers() -> None:
+    def measure(rank: int, group: RankGroup) -> NetworkTimes:
+        del rank
+        return measure_network(group, on_processor=False)
+
+    for times in on_ranks(2, measure):
+        assert all(row.time == ExchangeTime.free(row.time.alone_ns) for row in times.measured)
 
 
 @pytest.mark.parametrize("reduce", Reduce)

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile.errors import InvariantError
+from indb_tensile.scheduler.exchange_times import ExchangeTime
 from indb_tensile.scheduler.timing.network_times import (
     Collective,
     GangNetwork,
@@ -26,7 +27,7 @@ def transfer(collective: Collective, sent_bytes: int, received_bytes: int = 0) -
 
 def measured(collective: Collective, points: dict[int, int]) -> tuple[MeasuredTransfer, ...]:
     return tuple(
-        MeasuredTransfer(collective=collective, size_bytes=size_bytes, time_ns=time_ns)
+        MeasuredTransfer(collective=collective, size_bytes=size_bytes, time=ExchangeTime.free(time_ns))
         for size_bytes, time_ns in points.items()
     )
 
@@ -91,7 +92,7 @@ def test_time_is_interpolated_and_beyond_the_measured_sizes_follows_from_message
 def test_network_needs_measured_times_of_every_operation() -> None:
     with pytest.raises(InvariantError, match="the network's time of all_reduce was not measured"):
         NetworkTimes(measured=measured(Collective.ALL_TO_ALL, {1: 1}))
-    with pytest.raises(InvariantError, match="a transfer of 1 bytes in 0 ns was not measured"):
+    with pytest.raises(InvariantError, match="a transfer of 1 bytes was not measured"):
         measured(Collective.ALL_REDUCE, {1: 0})
 
 
@@ -100,3 +101,50 @@ def test_stored_time_of_an_exchange_is_that_of_one_operator_between_these_hosts(
     gangs = [GangNetwork(hosts=hosts, times=times) for hosts in (("a", "a"), ("a", "b"), ("a", "a", "b"))]
     gangs += [replace(gang, by_nccl=True) for gang in gangs]
     assert len({gang.signature_of(signature) for gang in gangs for signature in ("x", "y")}) == 12
+
+
+def busy(alone_ns: int, beside_ns: int, lost_ns: int) -> ExchangeTime:
+    return ExchangeTime(alone_ns=alone_ns, beside_ns=beside_ns, lost_ns=lost_ns)
+
+
+def test_transfer_beside_operators_has_interpolated_times_of_its_own() -> None:
+    times = {100: busy(1_000, 3_000, 500), 300: busy(2_000, 4_000, 900)}
+    rows = [
+        MeasuredTransfer(collective=Collective.ALL_TO_ALL, size_bytes=size_bytes, time=time)
+        for size_bytes, time in times.items()
+    ]
+    network = NetworkTimes(measured=(*rows, *measured(Collective.ALL_REDUCE, {1: 7})))
+    foretold = {size: network.foretell([transfer(Collective.ALL_TO_ALL, size)]) for size in (1, 200, 300, 600)}
+    assert foretold == {
+        1: busy(1_000, 3_000, 500),
+        200: busy(1_500, 3_500, 700),
+        300: busy(2_000, 4_000, 900),
+        600: busy(4_000, 8_000, 1_800),
+    }
+    pair = [transfer(Collective.ALL_TO_ALL, 1), transfer(Collective.ALL_TO_ALL, 300)]
+    assert network.foretell(pair) == busy(3_000, 7_000, 1_400)
+
+
+@given(times=networks(), several=st.lists(transfers, max_size=5), work_ns=DURATIONS_NS)
+def test_transfers_that_cost_operators_nothing_leave_work_beside_them_free_too(
+    times: NetworkTimes, several: list[Transfer], work_ns: int
+) -> None:
+    alone_ns = times.foretell_ns(several)
+    assert times.foretell(several) == ExchangeTime.free(alone_ns)
+    assert times.foretell(several).with_work(work_ns) == ExchangeTime.free(alone_ns + work_ns)
+
+
+@pytest.mark.parametrize(("lost_ns", "work_lost_ns"), [(0, 0), (50, 40), (100, 80), (250, 80)])
+def test_work_of_an_exchange_takes_the_processor_as_its_transfers_do_but_no_longer_than_it_lasts(
+    lost_ns: int, work_lost_ns: int
+) -> None:
+    with_work = busy(100, 300, lost_ns).with_work(80)
+    assert with_work == busy(180, 380 + work_lost_ns, lost_ns + work_lost_ns)
+
+
+@pytest.mark.parametrize("parts", [(-1, 2, 0), (3, 2, 0), (1, 2, 3), (1, 2, -1)])
+def test_exchange_is_never_faster_beside_operators_and_they_lose_at_most_its_time(
+    parts: tuple[int, int, int],
+) -> None:
+    with pytest.raises(InvariantError, match="ns beside operators, which lose"):
+        busy(*parts)

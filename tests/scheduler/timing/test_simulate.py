@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from indb_tensile.errors import InvariantError
 from indb_tensile.job import JobId
-from indb_tensile.scheduler.exchange_times import blocking_ns
+from indb_tensile.scheduler.exchange_times import ExchangeTime, beside_each_other, blocking_ns
 from indb_tensile.scheduler.graph import Operator, OpIndex, Role, Stage, StepGraph, Tensor, TensorId
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.peak import LIVENESS, load
@@ -85,6 +85,36 @@ def test_exchanges_run_beside_operators_one_after_another(exchange_ns: tuple[int
     blocking = blocking_ns(run.graph, run.latency_ns)
     assert sum(blocking) == forecast.iteration_ns
     assert [ns for op, ns in zip(run.graph.operators, blocking, strict=True) if op.awaits is None] == [100] * 5
+
+
+def _time(alone_ns: int, beside_ns: int, lost_ns: int) -> ExchangeTime:
+    return ExchangeTime(alone_ns=alone_ns, beside_ns=beside_ns, lost_ns=lost_ns)
+
+
+# Operators of 100 ns; 1 and 2 start exchanges, for which 4 and 5 wait. Operators 2, 3 and 6 come after.
+@pytest.mark.parametrize(
+    ("first", "second", "latency_ns"),
+    [
+        # Nothing is lost: as long as alone, or as beside operators.
+        (_time(150, 150, 0), _time(40, 40, 0), (100, 100, 100, 100, 150, 40, 100)),
+        (_time(50, 90, 0), _time(30, 60, 0), (100, 100, 100, 100, 90, 60, 100)),
+        # Operators run at half their pace until 400, when the first exchange ends with operator 2. The second one
+        # runs for 40 beside operator 3, which loses 10.
+        (_time(100, 200, 100), _time(20, 40, 10), (100, 100, 200, 110, 200, 40, 100)),
+        # After 400 (both operators in 200), half of the first exchange is left, and alone it takes 300 more.
+        (_time(600, 800, 400), _time(20, 40, 10), (100, 100, 200, 200, 400 + 300, 20, 100)),
+        # Operators stand still until the first exchange ends.
+        (_time(100, 150, 150), _time(0, 0, 0), (100, 100, 250, 100, 150, 0, 100)),
+    ],
+)
+def test_operators_lose_what_exchanges_beside_them_take_of_the_processor(
+    first: ExchangeTime, second: ExchangeTime, latency_ns: tuple[int, ...]
+) -> None:
+    run = _exchanging((0, 0))
+    beside = beside_each_other(run.graph, run.latency_ns, {0: first, 1: second})
+    assert beside == latency_ns
+    (forecast,) = simulate([dataclasses.replace(run, latency_ns=beside)], LINK)
+    assert forecast.iteration_ns == sum(blocking_ns(run.graph, beside))
 
 
 def test_timeline_shows_exchanges_and_the_waits_for_them() -> None:
