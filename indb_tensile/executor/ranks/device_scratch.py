@@ -18,7 +18,7 @@ class DeviceScratch:
 
     def take(self, like: Tensor, elements: int) -> Tensor:
         """Return so many elements of this type, with any values in them. In host memory they are new and zeros."""
-        if not like.is_cuda:
+        if like.is_cpu:
             return like.new_zeros(elements)
         size_bytes = elements * like.itemsize
         if self._kept is None or self._kept.numel() < size_bytes:
