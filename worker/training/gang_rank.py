@@ -127,7 +127,7 @@ class GangRank:
         """Return the times of transfers between the ranks' hosts, before anything is planned.
 
         The catalog has them if such ranks have met within a day. Otherwise all ranks connect and measure them, which
-        takes less than a second, and rank 0 stores them. They are those of host memory, also with NCCL.
+        takes about a second, and rank 0 stores them. They are those of host memory, also with NCCL.
         """
         self._device_kind = device_kind
         return replace(self._meet_network(device_kind), by_nccl=self._settings.uses_nccl)

@@ -4,15 +4,18 @@ Each collective is timed at a few sizes: the smallest shows the time of a messag
 The median of a few rounds counts. All ranks begin a transfer together, after an empty one, so no rank's wait for
 another one is part of the time.
 
-If the ranks compute on processors, each transfer is also made beside a computation, as in a step: by the thread of
-the lane, while this thread multiplies matrices. The computation loses the time in which this thread has no processor.
-That follows from the two clocks of the thread, and so does not depend on how fast the machine happens to be. With a
-processor to spare it is next to nothing. On one machine all that takes about half a second.
+A transfer is measured as a step makes it: by the thread of the lane, after a computation, with values from memory.
+Right after another one, with values that the caches have, 4 KB took a third of that time and 2 MB four fifths.
+
+If the ranks compute on processors, each transfer is also made beside a computation, which loses the time in which
+its thread has no processor. That follows from the two clocks of the thread, and so does not depend on how fast the
+machine happens to be. With a processor to spare it is next to nothing. On one machine all that takes about a second.
 """
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from statistics import median
+from itertools import cycle
+from statistics import fmean, median
 from threading import Event
 from time import perf_counter_ns, thread_time_ns
 
@@ -35,8 +38,13 @@ SIZES_BYTES = {
     Collective.ALL_REDUCE: (1 << 12, 1 << 17, 1 << 20, 1 << 23),
 }
 _ROUNDS = 5
+# Beside a computation a message either finds a processor at once, or after the computation's slice of some
+# milliseconds. So the mean counts, without the extremes, which other programs may have caused.
+_BUSY_ROUNDS = 7
 _ITEM_BYTES = 4
 _SIDE = 128  # a product of two such matrices takes less time than a message
+_VECTOR_BYTES = 1 << 23  # more than the caches of a core
+_HOST = torch.device("cpu")
 
 
 def measure_network(group: RankGroup, *, on_processor: bool = True) -> NetworkTimes:
@@ -45,40 +53,47 @@ def measure_network(group: RankGroup, *, on_processor: bool = True) -> NetworkTi
     `on_processor` says whether the ranks compute on processors. Raises RankLostError if another rank has gone.
     """
     lane = ExchangeLane(nullcontext)
+    vector = torch.ones(_VECTOR_BYTES // _ITEM_BYTES)
+    meet = _all_to_all(group, _ITEM_BYTES)
+
+    def compute_and_meet() -> None:
+        vector.add_(1.0)
+        meet()
+
     try:
         with while_ranks_answer(group):
             rows = tuple(
                 MeasuredTransfer(
                     collective=collective,
                     size_bytes=size_bytes,
-                    time=_time(group, collective, size_bytes, lane if on_processor else None),
+                    time=_time(make(group, size_bytes), lane, compute_and_meet, on_processor=on_processor),
                 )
-                for collective, sizes in SIZES_BYTES.items()
-                for size_bytes in sizes
+                for collective, make in _TRANSFERS.items()
+                for size_bytes in SIZES_BYTES[collective]
             )
     finally:
         lane.close(group.abort)
     return NetworkTimes(measured=rows)
 
 
-def _time(group: RankGroup, collective: Collective, size_bytes: int, lane: ExchangeLane | None) -> ExchangeTime:
-    transfer = (_all_to_all if collective is Collective.ALL_TO_ALL else _all_reduce)(group, size_bytes)
-    meet = _all_to_all(group, _ITEM_BYTES)
-    transfer()  # the first one touches the memory and the connections
+def _time(
+    transfer: Callable[[], None], lane: ExchangeLane, before: Callable[[], None], *, on_processor: bool
+) -> ExchangeTime:
+    lane.run(transfer, _HOST)  # the first one touches the memory and the connections
     times_ns = []
     for _ in range(_ROUNDS):
-        meet()
+        before()
         start_ns = perf_counter_ns()
-        transfer()
+        lane.run(transfer, _HOST)
         times_ns.append(perf_counter_ns() - start_ns)
     alone_ns = max(1, round(median(times_ns)))
-    if lane is None:
+    if not on_processor:
         return ExchangeTime.free(alone_ns)
     beside = []
-    for _ in range(_ROUNDS):
-        meet()
+    for _ in range(_BUSY_ROUNDS):
+        before()
         beside.append(_beside_products(transfer, lane))
-    beside_ns, lost_ns = (round(median(column)) for column in zip(*beside, strict=True))
+    beside_ns, lost_ns = (round(fmean(sorted(column)[1:-1])) for column in zip(*beside, strict=True))
     beside_ns = max(alone_ns, beside_ns)
     return ExchangeTime(alone_ns=alone_ns, beside_ns=beside_ns, lost_ns=min(lost_ns, beside_ns))
 
@@ -98,7 +113,7 @@ def _beside_products(transfer: Callable[[], None], lane: ExchangeLane) -> tuple[
             ended.set()
 
     begin_ns, had_ns = perf_counter_ns(), thread_time_ns()
-    lane.start(make, factor.device)
+    lane.start(make, _HOST)
     while not ended.is_set():
         torch.mm(factor, factor, out=product)
     taken_ns, had_ns = perf_counter_ns() - begin_ns, thread_time_ns() - had_ns
@@ -108,20 +123,32 @@ def _beside_products(transfer: Callable[[], None], lane: ExchangeLane) -> tuple[
 
 
 def _all_to_all(group: RankGroup, size_bytes: int) -> Callable[[], None]:
-    """Return a transfer in which each rank sends all others together so many bytes, the same number to each."""
+    """Return a transfer in which each rank sends all others together so many bytes, the same number to each.
+
+    Each call takes other values.
+    """
     others = group.size() - 1
     each = max(1, size_bytes // _ITEM_BYTES // others)
     counts = [0 if rank == group.rank() else each for rank in range(group.size())]
-    sent, received = torch.zeros(each * others), torch.zeros(each * others)
-    return lambda: _wait(group.alltoall_base(received, sent, counts, counts))
+    values = cycle([(torch.ones(each * others), torch.ones(each * others)) for _ in range(_ROUNDS)])
+
+    def transfer() -> None:
+        received, sent = next(values)
+        _wait(group.alltoall_base(received, sent, counts, counts))
+
+    return transfer
 
 
 def _all_reduce(group: RankGroup, size_bytes: int) -> Callable[[], None]:
-    """Return an all-reduce in which each rank sends so many bytes, as in a ring."""
+    """Return an all-reduce in which each rank sends so many bytes, as in a ring. Each call takes other values."""
     ranks = group.size()
-    values = torch.zeros(max(1, size_bytes // _ITEM_BYTES * ranks // (2 * (ranks - 1))))
-    return lambda: _wait(group.allreduce([values]))
+    elements = max(1, size_bytes // _ITEM_BYTES * ranks // (2 * (ranks - 1)))
+    values = cycle([torch.ones(elements) for _ in range(_ROUNDS)])
+    return lambda: _wait(group.allreduce([next(values)]))
 
 
 def _wait(work: torch.distributed.Work) -> None:
     work.wait()
+
+
+_TRANSFERS = {Collective.ALL_TO_ALL: _all_to_all, Collective.ALL_REDUCE: _all_reduce}
