@@ -70,6 +70,7 @@ from indb_tensile.device.hardware import (
 from indb_tensile.device.ledger import Ledger
 from indb_tensile.device.nvml import Nvml
 from indb_tensile.device.trainer_footprint import FootprintFile
+from indb_tensile.device.waiting_threads import with_short_waits
 from indb_tensile.errors import DeviceError, TensileError
 from indb_tensile.log import start_log
 from indb_tensile.scheduler.admission.events import BudgetChange, Stop
@@ -409,8 +410,12 @@ def _reload_budget(mailbox: Mailbox[Mail], chosen: Chosen, capacity_bytes: int) 
 
 
 def _environment(settings: Settings) -> dict[str, str]:
-    """Return the environment of started processes: the current settings, even if the settings file changes later."""
-    return {k: v for k, v in os.environ.items() if k != config.CONFIG_VARIABLE} | settings.environment()
+    """Return the environment of started processes: the current settings, even if the settings file changes later.
+
+    Threads wait in them as in trainers, so that what they measure holds for trainers.
+    """
+    kept = {k: v for k, v in os.environ.items() if k != config.CONFIG_VARIABLE}
+    return with_short_waits(kept | settings.environment())
 
 
 def _connect_catalog(settings: Settings, kind: str, device_name: str, purpose: str) -> CatalogRecords:

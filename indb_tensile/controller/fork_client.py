@@ -24,16 +24,14 @@ from dataclasses import dataclass
 
 import msgspec
 
+from indb_tensile.device.waiting_threads import with_short_waits
+
 log = logging.getLogger(__name__)
 
 REQUEST_BYTES = 1 << 16  # a request is one datagram
 DESCRIPTORS = 8  # the most descriptors that come with one request
 ANSWER = struct.Struct("=qi")  # the number of the copy and its process id, or 0 if it could not be forked
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
-# GOMP_SPINCOUNT: iterations for which a thread of libgomp spins before it sleeps while it waits for its team. With
-# libgomp's default of 300,000, the spinning threads of a team keep its last thread off the processor when there are
-# more busy threads than processors.
-_SPINS = "10000"
 
 
 class ForkRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -222,8 +220,7 @@ def _start(environment: Mapping[str, str], modules: Sequence[str]) -> RunningFor
         process = subprocess.Popen(
             (sys.executable, "-m", "indb_tensile.worker.forkserver", str(server_end.fileno()), *modules),
             env={
-                "GOMP_SPINCOUNT": _SPINS,
-                **environment,
+                **with_short_waits(environment),
                 "OPENBLAS_NUM_THREADS": "1",  # a fork copies only one thread, so the server must not have others
             },
             pass_fds=(server_end.fileno(),),

@@ -34,6 +34,7 @@ from indb_tensile.catalog import device_contention
 from indb_tensile.catalog.connection import Connection, connect
 from indb_tensile.catalog.queries import parse
 from indb_tensile.device.backend import kind_of
+from indb_tensile.device.waiting_threads import with_short_waits
 from indb_tensile.errors import TensileError, UnavailableError
 
 PURPOSE = "tensile bench share"
@@ -90,7 +91,7 @@ class ShareSite:
             if device_contention.load_contention(connection, kind_of(self.device, threads)):
                 return
         command = [sys.executable, "-m", "indb_tensile.worker.measure_contention"]
-        environment = _environment(self.dsn, self.device, self.directory, threads, {})
+        environment = with_short_waits(_environment(self.dsn, self.device, self.directory, threads, {}))
         code = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, check=False).returncode
         if code:
             raise UnavailableError(f"by how much jobs slow each other down was not measured: exit code {code}")
