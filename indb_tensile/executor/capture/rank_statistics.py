@@ -129,11 +129,12 @@ class PartStatistics:
 
     def __init__(self, rank: RankStatistics, running: RunningStatistics) -> None:
         self._rank = rank
-        self._running = running
+        self._unread = running.unread
+        self._norms = running.by_node()
 
     def replaces(self, node: fx.Node) -> bool:
         """Return whether the node is not computed, because its value is a running statistic or a counter."""
-        return node in self._running.unread
+        return node in self._unread
 
     def replacement(self, node: fx.Node) -> torch.Tensor | None:
         """Return the value in place of the node's; None for a counter, which nothing reads."""
@@ -142,11 +143,11 @@ class PartStatistics:
 
     def arguments(self, node: fx.Node, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return the arguments of the node's call, so that a batch normalisation returns the part's statistics."""
-        return (*args[:MOMENTUM], 1.0, *args[MOMENTUM + 1 :]) if self._running.of(node) else args
+        return (*args[:MOMENTUM], 1.0, *args[MOMENTUM + 1 :]) if node in self._norms else args
 
     def keep(self, node: fx.Node, result: Any) -> None:
         """Keep the statistics that a batch normalisation has returned."""
-        for position, statistic in self._running.of(node).items():
+        for position, statistic in self._norms.get(node, {}).items():
             self._rank.keep(position, result[statistic.kind])
 
 

@@ -59,9 +59,12 @@ class RunningStatistics:
     counts: Mapping[str, int] = field(default_factory=dict)
     unread: frozenset[fx.Node] = frozenset()
 
-    def of(self, norm: fx.Node) -> dict[int, Statistic]:
-        """Return the statistics of this node, by their positions; none if it updates no running ones."""
-        return {k: statistic for k, statistic in enumerate(self.statistics) if statistic.norm is norm}
+    def by_node(self) -> dict[fx.Node, dict[int, Statistic]]:
+        """Return the statistics of each batch normalisation, by their positions."""
+        nodes: dict[fx.Node, dict[int, Statistic]] = {}
+        for k, statistic in enumerate(self.statistics):
+            nodes.setdefault(statistic.norm, {})[k] = statistic
+        return nodes
 
 
 def find_running_statistics(joint: TracedStep, first_names: Mapping[str, str]) -> RunningStatistics:

@@ -57,9 +57,9 @@ def of_eager(job: Job) -> tuple[list[bytes], dict[str, bytes]]:
 
 # The last batch has 3 rows: one part of 3, or parts of 1, so that some ranks have no part of it.
 CASES = [
-    ("normalised", ADAM, 3, 3),
+    ("normalised", ADAM, 2, 3),
     ("mlp", ADAM, 3, 3),
-    *(("normalised", settings, ranks, 2) for settings, ranks in ((SGD, 2), (AVERAGED, 4))),
+    *(("normalised", settings, ranks, 2) for settings, ranks in ((SGD, 3), (AVERAGED, 4))),
     ("mlp", ADAM, 2, 4),
     ("lstm", SGD, 4, 2),
     *(("mlp", settings, ranks, micro) for settings in (SGD, AVERAGED) for ranks, micro in ((2, 4), (4, 2), (2, 1))),
