@@ -45,7 +45,7 @@ def test_other_bits_different_ranks_and_a_peak_above_the_plan_are_faults() -> No
     sound = row | {"equal_ranks": True, "exact_bits": True, "peak_bytes": 5}
     fast = sound | {"method": "fast", "reduce": "fast", "exact_bits": False}
     parallel = fast | {"method": "DDP", "reduce": None, "planned_bytes": None}
-    assert list(faults([sound, fast, parallel])) == []
+    assert list(faults([sound, fast, parallel, parallel | {"equal_ranks": False}])) == []
     assert list(
         faults([sound | {"exact_bits": False}, fast | {"equal_ranks": False}, sound | {"peak_bytes": 7}])
     ) == [
