@@ -78,14 +78,18 @@ def owner_elements(sizes: Sequence[int], owners: Sequence[int], counts: Sequence
     Each value has a size and an owner. `counts` and `own` are as for `parts_elements`, and `rank` is this rank.
     """
     lengths = owner_lengths(sizes, owners, len(counts))
-    packed = [length if owners.count(owner) > 1 else 0 for owner, length in enumerate(lengths)]
+    packed = _packed(lengths, owners)
     return (own * sum(packed) if own else packed[rank]) + sum(owner_piece_sizes(lengths, own, counts, rank))
 
 
 def handed_out_elements(sizes: Sequence[int], owners: Sequence[int], ranks: int) -> int:
-    """Return the elements of room in which the values of each owner are packed, for `owner_elements`' arguments."""
-    lengths = owner_lengths(sizes, owners, ranks)
-    return sum(length for owner, length in enumerate(lengths) if owners.count(owner) > 1)
+    """Return the elements of room for an exchange in which the owner of each value sends it to all other ranks."""
+    return sum(_packed(owner_lengths(sizes, owners, ranks), owners))
+
+
+def _packed(lengths: Sequence[int], owners: Sequence[int]) -> list[int]:
+    """Return how many elements of each rank are copied together. The only value of a rank is sent from its place."""
+    return [length if owners.count(owner) > 1 else 0 for owner, length in enumerate(lengths)]
 
 
 def owner_lengths(sizes: Sequence[int], owners: Sequence[int], ranks: int) -> list[int]:

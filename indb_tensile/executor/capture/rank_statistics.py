@@ -80,7 +80,7 @@ class RankStatistics:
         self._own[-1][position] = statistic
 
     def plan(self, exchanges: EarlyExchanges) -> None:
-        """Plan the exchange by which all devices get the statistics of all parts, before those of gradients."""
+        """Plan an exchange that gives all devices the statistics of all parts. It comes before those of gradients."""
         if not self._updates:
             return
         example = self._state[self._updates[0].buffer]
@@ -142,7 +142,10 @@ class PartStatistics:
         return self._rank.zeros(value) if value.is_floating_point() else None
 
     def arguments(self, node: fx.Node, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return the arguments of the node's call, so that a batch normalisation returns the part's statistics."""
+        """Return the arguments for the node's call.
+
+        A batch normalisation gets a momentum of 1, so that its new running statistics are the part's own.
+        """
         return (*args[:MOMENTUM], 1.0, *args[MOMENTUM + 1 :]) if node in self._norms else args
 
     def keep(self, node: fx.Node, result: Any) -> None:
@@ -179,7 +182,7 @@ def _alike_together(updates: list[_Update]) -> list[_Update]:
 def _rounding(
     statistic: Statistic, state: Mapping[str, torch.Tensor], share: RankShare, place: torch.device
 ) -> Rounding:
-    """Return how the kernel of one device rounds this running statistic; any rounding if bits need not be equal."""
+    """Return how the kernel rounds this running statistic. With the fast sum any rounding will do."""
     if share.reduce is Reduce.FAST:
         return Rounding.BOTH
     seen, buffer = SeenValues.of(statistic.seen), statistic.buffer

@@ -65,10 +65,6 @@ class NetworkTimes:
         if missing := set(Collective).difference(row.collective for row in self.measured):
             raise InvariantError(f"the network's time of {', '.join(sorted(missing))} was not measured")
 
-    def foretell_ns(self, transfers: Iterable[Transfer]) -> int:
-        """Return the nanoseconds of these transfers, one after another, while nothing else runs."""
-        return self.foretell(transfers).alone_ns
-
     def foretell(self, transfers: Iterable[Transfer]) -> ExchangeTime:
         """Return the time of these transfers, one after another."""
         return reduce(ExchangeTime.then, map(self._transfer_time, transfers), ExchangeTime.free(0))

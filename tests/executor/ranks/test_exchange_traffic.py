@@ -67,7 +67,7 @@ def test_first_forecast_has_the_network_in_each_exchange_until_a_training_has_me
     waiting = [k for k, operator in enumerate(step.graph.operators) if operator.awaits is not None]
     first_ns = latencies_on_network(step, own_ns, share, network, {})
     transfers = [transfers_of(step, call, share) for call in exchanges_of(step)]
-    assert [first_ns[k] for k in waiting] == [1_000 + network.times.foretell_ns(own) for own in transfers]
+    assert [first_ns[k] for k in waiting] == [1_000 + network.times.foretell(own).alone_ns for own in transfers]
     assert [ns for k, ns in enumerate(first_ns) if k not in waiting] == [1_000] * (len(own_ns) - len(waiting))
     known = {network.signature_of(signature): (7_000, 0) for signature in awaiting_signatures(step)}
     trained_ns = latencies_on_network(step, own_ns, share, network, known)

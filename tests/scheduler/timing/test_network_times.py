@@ -46,21 +46,24 @@ transfers = st.builds(transfer, st.sampled_from(Collective), SIZES, SIZES)
 def test_transfers_take_their_times_one_after_another_and_each_takes_time(
     times: NetworkTimes, several: list[Transfer], further: Transfer
 ) -> None:
-    assert times.foretell_ns([*several, further]) == times.foretell_ns(several) + times.foretell_ns([further])
-    assert times.foretell_ns([further]) > 0
-    assert times.foretell_ns([]) == 0
+    assert (
+        times.foretell([*several, further]).alone_ns
+        == times.foretell(several).alone_ns + times.foretell([further]).alone_ns
+    )
+    assert times.foretell([further]).alone_ns > 0
+    assert times.foretell([]).alone_ns == 0
 
 
 @given(times=networks(), own=transfers, more_bytes=SIZES)
 def test_larger_transfer_never_takes_less_time(times: NetworkTimes, own: Transfer, more_bytes: int) -> None:
     larger = transfer(own.collective, own.sent_bytes, own.received_bytes + more_bytes)
-    assert times.foretell_ns([larger]) >= times.foretell_ns([own])
+    assert times.foretell([larger]).alone_ns >= times.foretell([own]).alone_ns
 
 
 @given(times=networks(), own=transfers)
 def test_only_the_busier_direction_counts(times: NetworkTimes, own: Transfer) -> None:
     one_way = transfer(own.collective, own.size_bytes)
-    assert times.foretell_ns([own]) == times.foretell_ns([one_way])
+    assert times.foretell([own]).alone_ns == times.foretell([one_way]).alone_ns
     assert own.size_bytes in (own.sent_bytes, own.received_bytes)
 
 
@@ -78,15 +81,15 @@ def test_measured_sizes_have_their_measured_times_in_whatever_order_they_were_me
     rows = [*measured(collective, points), *measured(other, {1: 1})]
     order.shuffle(rows)
     times = NetworkTimes(measured=tuple(rows))
-    assert {size: times.foretell_ns([transfer(collective, size)]) for size in points} == points
+    assert {size: times.foretell([transfer(collective, size)]).alone_ns for size in points} == points
 
 
 def test_time_is_interpolated_and_beyond_the_measured_sizes_follows_from_message_and_rate() -> None:
     rows = measured(Collective.ALL_TO_ALL, {100: 1_000, 300: 3_000, 200: 1_500})
     times = NetworkTimes(measured=(*rows, *measured(Collective.ALL_REDUCE, {1: 7})))
-    foretold = {size: times.foretell_ns([transfer(Collective.ALL_TO_ALL, size)]) for size in (1, 150, 250, 600)}
+    foretold = {size: times.foretell([transfer(Collective.ALL_TO_ALL, size)]).alone_ns for size in (1, 150, 250, 600)}
     assert foretold == {1: 1_000, 150: 1_250, 250: 2_250, 600: 6_000}
-    assert times.foretell_ns([transfer(Collective.ALL_REDUCE, 3)]) == 21
+    assert times.foretell([transfer(Collective.ALL_REDUCE, 3)]).alone_ns == 21
 
 
 def test_network_needs_measured_times_of_every_operation() -> None:
@@ -129,7 +132,7 @@ def test_transfer_beside_operators_has_interpolated_times_of_its_own() -> None:
 def test_transfers_that_cost_operators_nothing_leave_work_beside_them_free_too(
     times: NetworkTimes, several: list[Transfer], work_ns: int
 ) -> None:
-    alone_ns = times.foretell_ns(several)
+    alone_ns = times.foretell(several).alone_ns
     assert times.foretell(several) == ExchangeTime.free(alone_ns)
     assert times.foretell(several).with_work(work_ns) == ExchangeTime.free(alone_ns + work_ns)
 
