@@ -37,6 +37,7 @@ from indb_tensile import config
 from indb_tensile.bench.harness.argument_types import whole
 from indb_tensile.bench.harness.bench_database import temporary_database
 from indb_tensile.bench.harness.chaos_processes import pids_with_environment
+from indb_tensile.bench.harness.controller_process import start_controller
 from indb_tensile.bench.harness.process_exit import run
 from indb_tensile.bench.harness.rows import stamped
 from indb_tensile.catalog.connection import Connection, connect
@@ -233,8 +234,7 @@ class _Site:
         environment |= {config.variable(name): str(value) for name, value in values.items()}
         log = self.directory / "controller.log"
         with log.open("w") as output, connect(self.dsn, application_name=PURPOSE) as connection:
-            command = [sys.executable, "-m", "indb_tensile.worker.controller"]
-            process = subprocess.Popen(command, env=environment, stderr=output)
+            process = start_controller(environment, output)
             controller = _Controller(
                 process=process, connection=connection, log=log, mark=f"TENSILE_STATE_DIR={self.directory}"
             )

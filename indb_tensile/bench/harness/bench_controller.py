@@ -3,7 +3,6 @@
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +14,7 @@ from psycopg.conninfo import make_conninfo
 
 from indb_tensile import config
 from indb_tensile.bench.harness.chaos_processes import all_processes
+from indb_tensile.bench.harness.controller_process import start_controller
 from indb_tensile.errors import UnavailableError
 
 TIMEOUT_S = 3600.0
@@ -46,8 +46,7 @@ def bench_controller(dsn: str, benchmark: str, **changed: object) -> Iterator[su
     environment |= {config.variable(key): str(value) for key, value in settings.items()}
     log = directory / "controller.log"
     with log.open("wb") as output:
-        command = [sys.executable, "-m", "indb_tensile.worker.controller"]
-        process = subprocess.Popen(command, env=environment, stdout=output, stderr=output)
+        process = start_controller(environment, output)
     try:
         wait_for(lambda: trainers_of(process.pid) or _raise_if_ended(process, log), "a trainer to be ready")
         yield process

@@ -8,7 +8,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,6 +24,7 @@ from indb_tensile.bench.harness.chaos_clock import Clock, find_library
 from indb_tensile.bench.harness.chaos_disk import Disk, small_disk
 from indb_tensile.bench.harness.chaos_events import ChaosEventKind
 from indb_tensile.bench.harness.chaos_forwarder import Forwarder
+from indb_tensile.bench.harness.controller_process import start_controller
 from indb_tensile.catalog import install
 from indb_tensile.catalog.connection import connect
 from indb_tensile.catalog.queries import parse
@@ -80,14 +80,8 @@ class ControllerProcess:
     def start(self) -> None:
         """Start the process without waiting until it is ready."""
         with self.log.open("a") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "indb_tensile.worker.controller"],
-                env={**_without_settings(os.environ), **self.environment},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                cwd="/",
+            self.process = start_controller(
+                {**_without_settings(os.environ), **self.environment}, log, own_session=True
             )
 
     def mend(self) -> None:

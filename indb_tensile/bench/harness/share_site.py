@@ -26,6 +26,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from indb_tensile import config
 from indb_tensile.bench.harness.bench_database import temporary_database
 from indb_tensile.bench.harness.chaos_processes import all_processes
+from indb_tensile.bench.harness.controller_process import start_controller
 from indb_tensile.bench.harness.share_jobs import IterationTimes
 from indb_tensile.bench.harness.share_measures import JobTimes, SetShare
 from indb_tensile.bench.harness.share_mixes import MixJob, MixTraining
@@ -112,10 +113,7 @@ class ShareSite:
             log = directory / "controller.log"
             environment = _environment(dsn, self.device, directory, threads, settings)
             with log.open("wb") as output:
-                command = [sys.executable, "-m", "indb_tensile.worker.controller"]
-                process = subprocess.Popen(
-                    command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output
-                )
+                process = start_controller(environment, output)
             stack.callback(_end, process)
             connection = stack.enter_context(connect(dsn, application_name=PURPOSE, callers_path=True))
             yield ShareController(
