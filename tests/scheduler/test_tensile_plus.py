@@ -46,6 +46,19 @@ def test_equal_graphs_with_different_latencies_get_different_plans() -> None:
     assert [_swapped(p) for p in plans] == [[], [1]]
 
 
+def test_small_job_keeps_its_memory_if_a_large_one_is_no_slower_in_the_rest() -> None:
+    """Equal parts leave the small job all that it can use. The large one hides its copies behind long operators."""
+    small, large = _job(1, (3, 3), 200_000), _job(2, (40, 400), 200_000)
+    together = _tensile((small, large), budget=106 + 540 - 5)
+    assert [_swapped(plan) for plan in together] == [[], [0]]
+    assert together[1:] == _tensile((large,), budget=540 - 5)
+
+
+def test_small_job_gives_memory_up_if_the_large_one_would_be_slower() -> None:
+    small, large = _job(1, (3, 3), 200_000), _job(2, (40, 400), 2_000)
+    assert [_swapped(plan) for plan in _tensile((small, large), budget=106 + 540 - 5)] == [[0, 1], []]
+
+
 def test_budget_division_takes_the_smallest_slowdown_per_byte() -> None:
     """For each byte, the steps of the first curve cost 1 % and 4 %, the step of the second curve costs 2 %. 10 bytes
     of the last step are left over.

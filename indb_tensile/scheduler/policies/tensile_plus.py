@@ -25,7 +25,7 @@ and in proportion to peaks. The simulator runs all jobs side by side and decides
   are divided again;
 - take no more time than equal parts do, both as a sum of the jobs' slowdowns and for the device's time for the same
   work;
-- slow no job down by more than `_UNFAIR` times the mean of all jobs, unless equal parts do so too. The bound is
+- slow no job down by more than `UNFAIR` times the mean of all jobs, unless equal parts do so too. The bound is
   relative to the mean, because under a low budget all jobs are slow. A bound of a quarter above the mean keeps what
   dividing along the curves gains, and only divisions that starved one job for the others exceeded it.
 
@@ -38,6 +38,9 @@ Half of the way they take 2.01 and 2.77. A bound of 1.5 instead of 1.25 admits n
 
 The budget of jobs of different priorities is divided along their curves alone, because equal treatment was not
 requested.
+
+If equal parts leave all jobs but one with all the memory that they can use, and that job is no slower in the rest, no
+division can be better, and none is simulated. So a large network is planned beside small ones as fast as alone.
 """
 
 from collections.abc import Callable, Sequence
@@ -48,6 +51,7 @@ from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.peak import liveness_peak, peak
 from indb_tensile.scheduler.plan import Plan
 from indb_tensile.scheduler.plan_cache import PlanCache
+from indb_tensile.scheduler.policies.division_outcome import DivisionOutcome, admitted_of, chosen_plans
 from indb_tensile.scheduler.policies.policy import USUAL_OPTIONS, PlanOptions, Plans
 from indb_tensile.scheduler.policies.quotas import equal_parts, parts_by_peak
 from indb_tensile.scheduler.search.candidate import CandidatePlan
@@ -59,7 +63,6 @@ from indb_tensile.scheduler.workload import Workload, least_bytes
 NAME = "tensile+"
 _LEAST_RATE = 0.01
 _LANE_PRICE = 0.01
-_UNFAIR = 1.25  # The most slowdown of one job, as a multiple of the mean slowdown of all jobs.
 _STEEP = 3  # The power of a job's slowdown in the division that counts slow jobs more.
 _DIVISIONS = 3  # The most times that a budget is divided, because a job did not reach its part.
 
@@ -112,6 +115,9 @@ class JointBudgetPlanner:
         """
         if self._free_bytes is not None and self._free_bytes <= budget_bytes:
             return self._unplanned()
+        without_loss = self._plans_without_loss(budget_bytes)
+        if without_loss is not None:
+            return without_loss
         candidates: dict[Plans, bool] = {}  # maps plans to whether they are from equal parts
         for number, shares in enumerate(_shares(self._workloads, self._options.compute, self._cache)):
             for divide in self._divisions(most=number == 0):
@@ -120,7 +126,7 @@ class JointBudgetPlanner:
         if len(candidates) == 1:
             return next(iter(candidates))
         outcomes = [self._outcome(plans, budget_bytes, equal=equal) for plans, equal in candidates.items()]
-        if not all(_admitted_of(outcomes)):
+        if not all(admitted_of(outcomes)):
             shares = _shares(self._workloads, self._options.compute, self._cache)[0]
             between = (self._planned(budget_bytes, shares, divide) for divide in _BETWEEN)
             outcomes += [
@@ -128,7 +134,7 @@ class JointBudgetPlanner:
                 for plans in dict.fromkeys(between)
                 if plans not in candidates
             ]
-        return _chosen(outcomes)
+        return chosen_plans(outcomes)
 
     def plans_in_phases(self, budget_bytes: int) -> Plans:
         """Return plans for jobs with controlled phases. Few of them copy at the same time, and equal jobs get equal
@@ -144,6 +150,27 @@ class JointBudgetPlanner:
 
     def _unplanned(self) -> Plans:
         return tuple((Plan(policy=NAME),) * len(w.graphs) for w in self._workloads)
+
+    def _plans_without_loss(self, budget_bytes: int) -> Plans | None:
+        """Return plans under which all jobs but one have all the memory that they can use, and that one is no slower
+        in the rest. None if there are none.
+
+        No division is better, so none has to be simulated: the jobs with all their memory copy nothing but batches,
+        and the lanes belong to the one that copies.
+        """
+        leasts = tuple(least_bytes(workload, self._cache) for workload in self._workloads)
+        parts = equal_parts(leasts, self._caps, budget_bytes)
+        short = [number for number, (part, cap) in enumerate(zip(parts, self._caps, strict=True)) if part < cap]
+        if len(self._workloads) == 1 or len(short) != 1 or sum(parts) > budget_bytes or self._free_bytes is None:
+            return None
+        (number,) = short
+        planned = self._jobs(_alone(self._workloads))[number]
+        if not planned.is_as_fast_within(parts[number]):
+            return None
+        plans = [*self._unplanned()]
+        plans[number] = planned.plans(parts[number])
+        fits = sum(_peaks(self._workloads, tuple(plans), self._cache)) <= budget_bytes
+        return tuple(plans) if fits else None
 
     def _planned(self, budget_bytes: int, shares: tuple[float, ...], divide: "_Division | None" = None) -> Plans:
         jobs, caps = self._jobs(shares), tuple(self._caps)
@@ -176,7 +203,7 @@ class JointBudgetPlanner:
             return (_along_curves,)
         return (_equally, _by_peak, _along_curves, _along_steep_curves) if most else (_equally, _along_curves)
 
-    def _outcome(self, plans: Plans, budget_bytes: int, *, equal: bool) -> "_Outcome":
+    def _outcome(self, plans: Plans, budget_bytes: int, *, equal: bool) -> DivisionOutcome:
         """Simulate these plans side by side, and compare with the same jobs without plans."""
         if self._apart is None:
             self._apart = self._forecasts(self._unplanned())
@@ -188,7 +215,7 @@ class JointBudgetPlanner:
             for top, most in zip(_peaks(self._workloads, plans, self._cache), self._caps, strict=True)
             if top > most
         ]
-        return _Outcome(
+        return DivisionOutcome(
             plans=plans,
             equal=equal,
             over_bytes=max(0, sum(_peaks(self._workloads, plans, self._cache)) - budget_bytes) + sum(over),
@@ -268,6 +295,11 @@ class _PlannedJob:
         """Return the training step's curve. A job of several graphs needs as much as the largest of them."""
         return self.graph_candidates[0].curve()
 
+    def is_as_fast_within(self, cap_bytes: int) -> bool:
+        """Return whether the training step takes no longer within this memory than with all that it can use."""
+        step = self.graph_candidates[0].candidates
+        return step.best(cap_bytes).iteration_ns <= step.top.iteration_ns
+
     def plans(self, cap_bytes: int) -> tuple[Plan, ...]:
         if cap_bytes >= max(liveness_peak(graph, self.cache) for graph in self.workload.graphs):
             return (Plan(policy=NAME),) * len(self.graph_candidates)  # no tensor moves without need
@@ -333,49 +365,6 @@ def _bounded(
     if power > 1:
         iteration_ns = round(fastest_ns * (candidate.iteration_ns / fastest_ns) ** power)
     return replace(candidate, peak_bytes=peak_bytes, iteration_ns=iteration_ns)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Outcome:
-    """One division of the budget, planned and simulated."""
-
-    plans: Plans
-    equal: bool  # True for equal parts
-    over_bytes: int  # bytes over the budget, or over a job's own limit
-    slowdown: float  # summed over the jobs, relative to iterations without waits
-    device_slowdown: float  # of the device's time for the same work of all jobs
-    # the worst job's slowdown divided by the mean, both relative to the jobs side by side without plans
-    unfairness: float
-    worst: float
-    moved_bytes: int  # bytes moved by swaps
-
-
-def _chosen(outcomes: Sequence[_Outcome]) -> Plans:
-    """Return the plans with the least total slowdown among the divisions that the module's docstring admits."""
-    nearest = _nearest(outcomes)
-    nearest = [outcome for outcome, admitted in zip(nearest, _admitted_of(nearest), strict=True) if admitted]
-    # no tensor moves without need
-    return min(nearest, key=lambda outcome: (outcome.slowdown, outcome.moved_bytes)).plans
-
-
-def _nearest(outcomes: Sequence[_Outcome]) -> list[_Outcome]:
-    """Return the outcomes that keep to the budget, or the ones that come nearest if none does."""
-    least_over = min(outcome.over_bytes for outcome in outcomes)
-    return [outcome for outcome in outcomes if outcome.over_bytes == least_over]
-
-
-def _admitted_of(outcomes: Sequence[_Outcome]) -> list[bool]:
-    """Return for each nearest outcome whether the module's docstring admits it. If equal parts are not among them,
-    all are.
-    """
-    nearest = _nearest(outcomes)
-    equal = min((outcome for outcome in nearest if outcome.equal), key=lambda outcome: outcome.slowdown, default=None)
-    return [equal is None or outcome is equal or _admitted(outcome, equal) for outcome in nearest]
-
-
-def _admitted(outcome: _Outcome, equal: _Outcome) -> bool:
-    fair = outcome.unfairness <= _UNFAIR or outcome.worst <= equal.worst
-    return fair and outcome.slowdown <= equal.slowdown and outcome.device_slowdown <= equal.device_slowdown
 
 
 def _peaks(workloads: Sequence[Workload], plans: Plans, cache: PlanCache) -> list[int]:
