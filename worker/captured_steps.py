@@ -272,7 +272,8 @@ class CapturedSteps:
         """Run operators without the other devices of the job."""
         if self._share is None:
             return nullcontext()
-        return measuring(self._share.ranks, on_device=self._network is not None and self._network.by_nccl)
+        by_nccl = self._network is not None and self._network.by_nccl
+        return measuring(self._share.ranks, self._share.rank, on_device=by_nccl)
 
     def _apply_measured(self, measured: dict[str, tuple[int, int]]) -> None:
         self._known |= measured

@@ -217,7 +217,7 @@ class PlannedRank:
         self._group = group
         self._names = {name for name, _ in [*subject.module.named_parameters(), *subject.module.named_buffers()]}
         self._ranks = task.share.ranks
-        with measuring(self._ranks):
+        with measuring(self._ranks, self._share.rank):
             self._step = _captured(task, subject, share)
             self.link = link or slowed_link(subject, self._step, REFERENCE, _LINK_ITERATIONS)
             self._stack = ExitStack()
@@ -293,7 +293,7 @@ class PlannedRank:
 
     def _first_latencies(self) -> tuple[int, ...]:
         """Return the latencies as measured before anything is exchanged, on this machine as it is now."""
-        with measuring(self._ranks):
+        with measuring(self._ranks, self._share.rank):
             _, latency_ns = calibrated_step(self._step)
         if self._ranks == 1:
             return latency_ns

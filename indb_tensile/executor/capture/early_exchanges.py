@@ -19,7 +19,7 @@ from indb_tensile.executor.capture.record import Call, Recorder, StorageKey
 from indb_tensile.scheduler.graph import Role, Stage
 
 _aten = torch.ops.aten
-_LEAST_ROOM_BYTES = 64
+LEAST_ROOM_BYTES = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,7 @@ class EarlyExchanges:
     def record(self, exchanges: Sequence[PlannedExchange], device: torch.device) -> None:
         """Record all exchanges, in this order. After that their values are the exchanged ones."""
         exchanges = [*self._planned, *exchanges]
-        room_bytes = max([_LEAST_ROOM_BYTES, *(exchange.room_bytes for exchange in exchanges)])
+        room_bytes = max([LEAST_ROOM_BYTES, *(exchange.room_bytes for exchange in exchanges)])
         room = self.call(
             _aten.empty.memory_format, [room_bytes], dtype=torch.uint8, device=device, name="exchange_room"
         )

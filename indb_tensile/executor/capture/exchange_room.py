@@ -79,7 +79,11 @@ def owner_elements(sizes: Sequence[int], owners: Sequence[int], counts: Sequence
     """
     lengths = owner_lengths(sizes, owners, len(counts))
     packed = _packed(lengths, owners)
-    return (own * sum(packed) if own else packed[rank]) + sum(owner_piece_sizes(lengths, own, counts, rank))
+    joined = own * sum(packed) if own else packed[rank]
+    if len(counts) > 2:
+        return joined + sum(owner_piece_sizes(lengths, own, counts, rank))
+    passed = 0 if own or not counts[0] else lengths[1 - rank]  # from the first rank, and back
+    return joined + pair_width(max(lengths)) + passed
 
 
 def handed_out_elements(sizes: Sequence[int], owners: Sequence[int], ranks: int) -> int:

@@ -2,13 +2,15 @@
 
 The sums of the last layers' gradients are there first, so their parameters can be updated beside the exchange of the
 other gradients. What touches the same values stays in the order of the recording, so the bits do not change.
-Exchanges, and what draws random numbers, stay in their order too, which is that of all ranks. If a step clips by the
-norm of all gradients, its first update waits for all of them, and the norms are computed as the gradients come.
+What draws random numbers stays in its order, too, as do the starts of exchanges among each other, and the waits for
+them: that order is the same on all ranks. A start may come before waits for earlier exchanges. So a rank that has
+updated some parameters hands them out while it waits for the sums of others. If a step clips by the norm of all
+gradients, its first update waits for all of them, and the norms are computed as the gradients come.
 """
 
 from collections.abc import Sequence
 
-from indb_tensile.executor.capture.exchange_operator import FINISHES
+from indb_tensile.executor.capture.exchange_operator import FINISHES, STARTS
 from indb_tensile.executor.capture.record import Call, StorageKey
 
 
@@ -31,9 +33,10 @@ def _ready(calls: Sequence[Call]) -> tuple[list[Call], list[Call]]:
     read: set[StorageKey] = set()  # by the calls in `later`
     written: set[StorageKey] = set()  # by the calls in `later`, as are the values in `made`
     made: set[str] = set()
-    random = False
+    random = started = False
     for call in calls:
-        waits = call.target in FINISHES or (random and call.random)
+        starts = call.target in STARTS
+        waits = call.target in FINISHES or (started if starts else random and call.random)
         waits |= not (written.isdisjoint(call.reads) and made.isdisjoint(call.arguments))
         waits |= not (written.isdisjoint(call.writes) and read.isdisjoint(call.writes))
         if not waits:
@@ -44,4 +47,5 @@ def _ready(calls: Sequence[Call]) -> tuple[list[Call], list[Call]]:
         written.update(() if call.view else call.writes)
         made.update(call.makes)
         random |= call.random
+        started |= starts or (call.random and call.target not in FINISHES)
     return ready, later

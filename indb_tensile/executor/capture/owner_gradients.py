@@ -2,8 +2,9 @@
 
 Each device gets the sums, over the parts of all devices, of the gradients that it updates with, and of no other ones
 (part_gradients.py has the sum that every device gets). A bucket has about as many bytes
-for each device, so that an exchange uses all connections at once. After the updates the new parameters are handed out
-in the same buckets. So each device sends as much as if all made all updates.
+for each device, so that an exchange uses all connections at once. The new parameters are handed out in the same
+buckets and order, each as soon as it is updated, beside the updates to come. So each device sends as much as if all
+made all updates; one of two devices sends less if it has several parts (ranks/pair_exchange.py).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,12 +12,13 @@ from itertools import zip_longest
 
 import torch
 
-from indb_tensile.executor.capture.early_exchanges import EarlyExchanges, PlannedExchange
-from indb_tensile.executor.capture.exchange_room import owner_elements
+from indb_tensile.executor.capture.early_exchanges import LEAST_ROOM_BYTES, EarlyExchanges, PlannedExchange
+from indb_tensile.executor.capture.exchange_room import handed_out_elements, owner_elements
 from indb_tensile.executor.capture.owner_operators import (
+    finish_hand_out_,
     finish_sum_at_owners_,
-    hand_out_,
     hand_out_numbers,
+    start_hand_out_,
     start_sum_at_owners_,
 )
 from indb_tensile.executor.capture.part_gradients import (
@@ -54,24 +56,26 @@ class OwnerGradients(PartGradients):
         """
         place = self._recorder.fake(names[0]).device
         loss = own_loss(exchanges, losses[:1], loss_type, place)
-        owned = self._firsts(exchanges, [name for name in names if self._state.owns(name)])
+        owned = [name for name in names if self._state.owns(name)]
+        # One of two ranks adds up its parts in place, also for the other one.
+        firsts = self._firsts(exchanges, names if self._parts and len(self._counts) == 2 else owned)
         planned = [self._sum([loss], [losses[1:]])]
         planned += [
-            self._sum_at_owners(bucket, owned)
-            for bucket in reversed([*owner_buckets(self._recorder, names, self._state)])
+            self._sum_at_owners(bucket, firsts) for bucket in owner_buckets(self._recorder, names, self._state)
         ]
         exchanges.record(planned, place)
         # The host copies the loss right after the operator that makes it, so that is to be one after the exchange.
-        return exchanges.call(_aten.clone.default, loss, name="sum_loss"), owned
+        total = exchanges.call(_aten.clone.default, loss, name="sum_loss")
+        return total, {name: firsts[name] for name in owned}
 
-    def _sum_at_owners(self, bucket: list[str], owned: Mapping[str, torch.Tensor]) -> PlannedExchange:
-        """Return the exchange of these parameters' gradients; `owned` are the first part's that this rank owns."""
+    def _sum_at_owners(self, bucket: list[str], firsts: Mapping[str, torch.Tensor]) -> PlannedExchange:
+        """Return the exchange of these parameters' gradients; `firsts` are the first part's that may be changed."""
         fakes = [self._recorder.fake(name) for name in bucket]
         for name, fake in zip(bucket, fakes, strict=True):
             refuse_complex(name, fake)
         owners, sizes = self._state.owners_of(bucket), [fake.numel() for fake in fakes]
         own = [
-            owned.get(name, self._own[name][part]) if part == 0 else self._own[name][part]
+            firsts.get(name, self._own[name][part]) if part == 0 else self._own[name][part]
             for part in range(self._parts)
             for name in bucket
         ]
@@ -79,7 +83,7 @@ class OwnerGradients(PartGradients):
         return PlannedExchange(
             start=start_sum_at_owners_,
             finish=finish_sum_at_owners_,
-            values=[owned[name] for name in bucket if name in owned],
+            values=[firsts[name] for name in bucket if self._state.owns(name)],
             others=(own,),
             numbers={
                 "counts": list(self._counts),
@@ -92,8 +96,15 @@ class OwnerGradients(PartGradients):
         )
 
 
-def owner_buckets(recorder: Recorder, names: Sequence[str], state: StateDivision) -> Iterator[list[str]]:
-    """Yield the names of parameters whose values make one exchange: of one type, and of each owner about as many."""
+def owner_buckets(recorder: Recorder, names: Sequence[str], state: StateDivision) -> list[list[str]]:
+    """Return the names of parameters whose values make one exchange, the last ones in the model's order first.
+
+    Values of a bucket are of one type, and of each owner about as many.
+    """
+    return [*_buckets_in_order(recorder, names, state)][::-1]
+
+
+def _buckets_in_order(recorder: Recorder, names: Sequence[str], state: StateDivision) -> Iterator[list[str]]:
     values = {name: recorder.fake(name) for name in names}
     ranks = range(1 + max(state.owners.values()))
     for dtype in dict.fromkeys(value.dtype for value in values.values()):
@@ -137,9 +148,23 @@ class OwnerExchanges:
 
     def hand_out(self) -> None:
         """Record that each rank gives all others the parameters that it has updated."""
-        for bucket in owner_buckets(self._recorder, self._names, self._state):
-            values = [self._recorder.fake(name) for name in bucket]
-            owners = self._state.owners_of(bucket)
-            self._recorder.call(
-                Stage.OPTIMIZER, hand_out_, values, owners=owners, ranks=self._ranks, rank=self._state.rank
-            )
+        chosen = owner_buckets(self._recorder, self._names, self._state)
+        exchanges = [[self._recorder.fake(name) for name in bucket] for bucket in chosen]
+        owners = [self._state.owners_of(bucket) for bucket in chosen]
+        room_bytes = max(
+            handed_out_elements([value.numel() for value in values], of, self._ranks) * values[0].dtype.itemsize
+            for values, of in zip(exchanges, owners, strict=True)
+        )
+        room = self._recorder.call(
+            Stage.OPTIMIZER,
+            _aten.empty.memory_format,
+            [max(LEAST_ROOM_BYTES, room_bytes)],
+            dtype=torch.uint8,
+            device=exchanges[0][0].device,
+            name="hand_out_room",
+        )
+        for target in (start_hand_out_, finish_hand_out_):
+            for values, of in zip(exchanges, owners, strict=True):
+                self._recorder.call(
+                    Stage.OPTIMIZER, target, values, room, owners=of, ranks=self._ranks, rank=self._state.rank
+                )

@@ -1,10 +1,10 @@
 """Defines the operators by which devices exchange gradients and parameters if they divide the optimizer's state.
 
 `tensile::start_sum_at_owners_` and its finish add up the gradients of all parts of a batch, in the order of the
-parts, and give each device the sums that it updates with (exchange_operator.py). `tensile::hand_out_` gives all
-devices the parameters that each has updated, and `tensile::hand_out_numbers` one number of each parameter; they wait
-until the exchange has ended. All are marked as drawing random numbers, so that all devices run them once and in the
-same order.
+parts, and give each device the sums that it updates with (exchange_operator.py). `tensile::start_hand_out_` and its
+finish give all devices what each has computed of its own: updated parameters, or statistics of its parts.
+`tensile::hand_out_numbers` gives them one number of each parameter, and waits until the exchange has ended. All are
+marked as drawing random numbers, so that all devices run them once and in the same order.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ _SUM_AT_OWNERS = (
     "(Tensor(a!)[] values, Tensor(b!)[] own, Tensor(c!) room, *,"
     " int[] counts, int[] owners, int[] sizes, int rank, ScalarType dtype) -> ()"
 )
-_LIBRARY.define("hand_out_(Tensor(a!)[] values, *, int[] owners, int ranks, int rank) -> ()", tags=_TAGS)
+_HAND_OUT = "(Tensor(a!)[] values, Tensor(b!) room, *, int[] owners, int ranks, int rank) -> ()"
 _LIBRARY.define(
     "hand_out_numbers(Tensor[] own, *, int[] owners, int ranks, int rank, ScalarType dtype, Device device) -> Tensor",
     tags=_TAGS,
@@ -50,8 +50,9 @@ def _sum_at_owners(
     """Return the exchange that writes the sums over all parts of the values that this rank owns into `values`.
 
     `own` are the values of this rank's first part, then those of the next one: one for each of `owners`. `values` are
-    the first part's that this rank owns, if it has a part. `counts` has the number of parts of each rank, and `sizes`
-    the elements of each value. All are dense, of type `dtype`, and in one memory order for each value.
+    the first part's that this rank owns, if it has a part; the first part's other values may be changed, too.
+    `counts` has the number of parts of each rank, and `sizes` the elements of each value. All are dense, of type
+    `dtype`, and in one memory order for each value.
     """
     lengths = owner_lengths(sizes, owners, len(counts))
 
@@ -72,11 +73,25 @@ def _sum_at_owners(
     return exchange
 
 
-def _hand_out(values: list[torch.Tensor], *, owners: Sequence[int], ranks: int, rank: int) -> None:
-    """Write the values of each owner into those of all other ranks. Values are dense and of one type."""
-    stretches = stretches_of(values, owners, ranks)
-    connection().run(lambda network: network.hand_out(stretches, rank), values[0].device)
-    spread_stretches(stretches, values, owners, rank)
+def _hand_out(
+    values: list[torch.Tensor], room: torch.Tensor, *, owners: Sequence[int], ranks: int, rank: int
+) -> Exchange:
+    """Return the exchange that writes each of the values, which one rank has, into those of all other ranks.
+
+    `owners` has the rank of each value. Values are dense and of one type.
+    """
+
+    def exchange(network: RankNetwork) -> None:
+        stretches = _joined(
+            [in_memory_order(value) for value in values], owners, ranks, ExchangeRoom(room, values[0].dtype), rank
+        )
+        network.hand_out(stretches, rank)
+        for owner, stretch in enumerate(stretches):
+            into = [value for value, own in zip(values, owners, strict=True) if own == owner]
+            if owner != rank and len(into) > 1:
+                spread(stretch, into)
+
+    return exchange
 
 
 def _hand_out_numbers(
@@ -93,42 +108,26 @@ def _hand_out_numbers(
     singles = [numbers[place : place + 1] for place in range(len(owners))]
     for number, place in zip(own, (k for k, owner in enumerate(owners) if owner == rank), strict=True):
         singles[place].copy_(number)
-    _hand_out(singles, owners=owners, ranks=ranks, rank=rank)
+    room = torch.empty(numbers.nbytes, dtype=torch.uint8, device=device)
+    connection().run(_hand_out(singles, room, owners=owners, ranks=ranks, rank=rank), device)
     return numbers
 
 
-def stretches_of(
-    values: Sequence[torch.Tensor], owners: Sequence[int], ranks: int, room: ExchangeRoom | None = None
+def _joined(
+    values: Sequence[torch.Tensor], owners: Sequence[int], ranks: int, room: ExchangeRoom, of: int | None = None
 ) -> list[torch.Tensor]:
     """Return the elements of each rank's values in one tensor. If a rank has only one value, nothing is copied.
 
-    Values are dense and of one type.
+    With `of` only the values of that rank are copied, and those of the others have any elements.
     """
-    return _joined([in_memory_order(value) for value in values], owners, ranks, room)
-
-
-def spread_stretches(
-    stretches: Sequence[torch.Tensor], values: Sequence[torch.Tensor], owners: Sequence[int], rank: int
-) -> None:
-    """Copy the elements of all other ranks' stretches, made by `stretches_of`, into their values."""
-    for owner, stretch in enumerate(stretches):
-        into = [value for value, own in zip(values, owners, strict=True) if own == owner]
-        if owner != rank and len(into) > 1:
-            spread(stretch, into)
-
-
-def _joined(
-    values: Sequence[torch.Tensor], owners: Sequence[int], ranks: int, room: ExchangeRoom | None
-) -> list[torch.Tensor]:
-    of_rank = [[value for value, own in zip(values, owners, strict=True) if own == rank] for rank in range(ranks)]
     joined = []
-    for own in of_rank:
+    for owner in range(ranks):
+        own = [value for value, kept_by in zip(values, owners, strict=True) if kept_by == owner]
         if len(own) < 2:
             joined.append(own[0] if own else values[0][:0])
-        elif room is None:
-            joined.append(torch.cat(own))
-        else:
-            joined.append(torch.cat(own, out=room.take(sum(value.numel() for value in own))))
+            continue
+        stretch = room.take(sum(value.numel() for value in own))
+        joined.append(torch.cat(own, out=stretch) if of in (None, owner) else stretch)
     return joined
 
 
@@ -145,10 +144,9 @@ def _numbers(
     return torch.empty(len(owners), dtype=dtype, device=device)
 
 
-_LIBRARY.impl("hand_out_", _hand_out, "CompositeExplicitAutograd")
 _LIBRARY.impl("hand_out_numbers", _hand_out_numbers, "CompositeExplicitAutograd")
 torch.library.register_fake("tensile::hand_out_numbers", _numbers, lib=_LIBRARY)
 
 start_sum_at_owners_, finish_sum_at_owners_ = define_exchange("sum_at_owners_", _SUM_AT_OWNERS, _sum_at_owners)
-hand_out_ = torch.ops.tensile.hand_out_.default
+start_hand_out_, finish_hand_out_ = define_exchange("hand_out_", _HAND_OUT, _hand_out)
 hand_out_numbers = torch.ops.tensile.hand_out_numbers.default

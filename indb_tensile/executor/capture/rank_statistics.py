@@ -17,14 +17,11 @@ from torch import fx
 from indb_tensile.errors import RequestError
 from indb_tensile.executor.capture.early_exchanges import EarlyExchanges, PlannedExchange
 from indb_tensile.executor.capture.exchange_room import handed_out_elements
+from indb_tensile.executor.capture.owner_operators import finish_hand_out_, start_hand_out_
 from indb_tensile.executor.capture.rank_share import RankShare, Reduce
 from indb_tensile.executor.capture.record import Recorder
 from indb_tensile.executor.capture.running_statistics import MOMENTUM, RunningStatistics, Statistic
-from indb_tensile.executor.capture.statistics_operators import (
-    finish_hand_out_parts_,
-    start_hand_out_parts_,
-    update_statistics_,
-)
+from indb_tensile.executor.capture.statistics_operators import update_statistics_
 from indb_tensile.executor.capture.statistics_rounding import Rounding, SeenValues, roundings
 from indb_tensile.scheduler.graph import Stage
 
@@ -98,8 +95,8 @@ class RankStatistics:
         ranks = self._share.ranks
         exchanges.plan(
             PlannedExchange(
-                start=start_hand_out_parts_,
-                finish=finish_hand_out_parts_,
+                start=start_hand_out_,
+                finish=finish_hand_out_,
                 values=self._handed_out,
                 numbers={"owners": self._owners, "ranks": ranks, "rank": self._share.rank},
                 room_bytes=handed_out_elements([size] * len(self._owners), self._owners, ranks) * dtype.itemsize,

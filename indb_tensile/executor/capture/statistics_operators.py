@@ -1,8 +1,7 @@
-"""Defines the operators by which several devices update running statistics of batch normalisation together.
+"""Defines the operator by which each of several devices updates running statistics of batch normalisation.
 
-`tensile::start_hand_out_parts_` and its finish give all devices what each has computed of its parts of a batch
-(exchange_operator.py). `tensile::update_statistics_` updates running statistics with those of all parts, in the order
-of the parts, as one device does.
+`tensile::update_statistics_` updates them with the statistics of all parts of a batch, which devices hand out to each
+other (owner_operators.py), in the order of the parts, as one device does.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,9 +10,6 @@ from typing import Any
 
 import torch
 
-from indb_tensile.executor.capture.exchange_operator import Exchange, RankNetwork, define_exchange
-from indb_tensile.executor.capture.exchange_room import ExchangeRoom
-from indb_tensile.executor.capture.owner_operators import spread_stretches, stretches_of
 from indb_tensile.executor.capture.statistics_rounding import Rounding, updated
 
 _Library: Any = torch.library.Library
@@ -22,23 +18,6 @@ _LIBRARY.define(
     "update_statistics_(Tensor(a!)[] running, Tensor[] parts, *,"
     " int[] places, float[] momenta, str[] roundings) -> ()"
 )
-_HAND_OUT_PARTS = "(Tensor(a!)[] values, Tensor(b!) room, *, int[] owners, int ranks, int rank) -> ()"
-
-
-def _hand_out_parts(
-    values: list[torch.Tensor], room: torch.Tensor, *, owners: Sequence[int], ranks: int, rank: int
-) -> Exchange:
-    """Return the exchange that writes the value of each part of a batch, which one rank has, into those of all ranks.
-
-    `values` has one for each part (elements), and `owners` the rank of each part.
-    """
-
-    def exchange(network: RankNetwork) -> None:
-        stretches = stretches_of(values, owners, ranks, ExchangeRoom(room, values[0].dtype))
-        network.hand_out(stretches, rank)
-        spread_stretches(stretches, values, owners, rank)
-
-    return exchange
 
 
 def _update_statistics(
@@ -83,5 +62,4 @@ def _groups(places: Sequence[int], momenta: Sequence[float], roundings: Sequence
 
 _LIBRARY.impl("update_statistics_", _update_statistics, "CompositeExplicitAutograd")
 
-start_hand_out_parts_, finish_hand_out_parts_ = define_exchange("hand_out_parts_", _HAND_OUT_PARTS, _hand_out_parts)
 update_statistics_ = torch.ops.tensile.update_statistics_.default

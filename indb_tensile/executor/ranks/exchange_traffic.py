@@ -18,20 +18,20 @@ from indb_tensile.executor.capture.exchange_operator import (
 )
 from indb_tensile.executor.capture.exchange_room import is_small_pair, owner_lengths, pair_width, piece_width
 from indb_tensile.executor.capture.owner_operators import (
+    finish_hand_out_,
     finish_sum_at_owners_,
-    hand_out_,
     hand_out_numbers,
+    start_hand_out_,
     start_sum_at_owners_,
 )
 from indb_tensile.executor.capture.rank_share import RankShare
 from indb_tensile.executor.capture.record import Call, refs
-from indb_tensile.executor.capture.statistics_operators import finish_hand_out_parts_, start_hand_out_parts_
 from indb_tensile.executor.capture.step_capture import CapturedStep
 from indb_tensile.executor.ranks.owner_exchange import pieces
 from indb_tensile.scheduler.exchange_times import ExchangeTime, beside_each_other
 from indb_tensile.scheduler.timing.network_times import Collective, GangNetwork, Transfer
 
-_AT_ONCE = (hand_out_, hand_out_numbers)  # operators that start an exchange and wait for its end
+_AT_ONCE = (hand_out_numbers,)  # operators that start an exchange and wait for its end
 
 
 def exchanges_of(step: CapturedStep) -> list[Call]:
@@ -100,12 +100,12 @@ def _transfers(step: CapturedStep, call: Call, share: RankShare) -> Iterator[Tra
     elif call.target in (start_sum_parts_, finish_sum_parts_):
         elements, item_bytes = _elements(step, call.args[0])
         if share.ranks == 2:
-            yield from _pair_sum(elements, item_bytes, call.kwargs["counts"], share.rank)
+            yield from _passed_on([elements, 0], item_bytes, call.kwargs["counts"], share.rank)
         else:
             yield from _sum_of_parts(elements, item_bytes, call.kwargs["counts"], call.kwargs["own"])
     elif call.target in (start_sum_at_owners_, finish_sum_at_owners_):
         yield from _sum_at_owners(call, share)
-    elif call.target in (hand_out_, start_hand_out_parts_, finish_hand_out_parts_):
+    elif call.target in (start_hand_out_, finish_hand_out_):
         values, owners = call.args[0], call.kwargs["owners"]
         sizes = [_elements(step, value)[0] for value in values]
         yield from _handed_out(owner_lengths(sizes, owners, share.ranks), _elements(step, values)[1], share)
@@ -121,15 +121,6 @@ def _all_reduce(elements: int, item_bytes: int, ranks: int) -> Transfer:
     return Transfer(collective=Collective.ALL_REDUCE, sent_bytes=size_bytes, received_bytes=size_bytes)
 
 
-def _pair_sum(elements: int, item_bytes: int, counts: Sequence[int], rank: int) -> Iterator[Transfer]:
-    """Yield the swaps of two ranks: rank 0 sends its sums of pieces, and each total comes back a swap later."""
-    width = pair_width(elements)
-    spans = [min(width, elements - start) * item_bytes for start in range(0, elements, width)]
-    for there, back in zip([*spans, 0], [0, *spans], strict=True):
-        directions = (there if counts[0] else 0, back)
-        yield _all_to_all(*directions if rank == 0 else directions[::-1])
-
-
 def _sum_of_parts(elements: int, item_bytes: int, counts: Sequence[int], own: int) -> Iterator[Transfer]:
     """Yield two transfers for each piece: of the parts' values, and of their sums."""
     ranks = len(counts)
@@ -142,13 +133,31 @@ def _sum_of_parts(elements: int, item_bytes: int, counts: Sequence[int], own: in
 
 def _sum_at_owners(call: Call, share: RankShare) -> Iterator[Transfer]:
     counts, item_bytes = call.kwargs["counts"], call.kwargs["dtype"].itemsize
-    own = counts[share.rank]
-    for _, spans in pieces(owner_lengths(call.kwargs["sizes"], call.kwargs["owners"], share.ranks)):
+    own, lengths = counts[share.rank], owner_lengths(call.kwargs["sizes"], call.kwargs["owners"], share.ranks)
+    if share.ranks == 2:
+        yield from _passed_on(lengths, item_bytes, counts, share.rank)
+        return
+    for _, spans in pieces(lengths):
         others = sum(spans) - spans[share.rank]
         yield _all_to_all(own * others * item_bytes, (sum(counts) - own) * spans[share.rank] * item_bytes)
 
 
+def _passed_on(lengths: Sequence[int], item_bytes: int, counts: Sequence[int], rank: int) -> Iterator[Transfer]:
+    """Yield the swaps of two ranks: of sums of pieces, and of the totals of those that rank 0 owns."""
+    width = pair_width(max(lengths))
+    kept, given = (
+        [min(width, length - start) * item_bytes for start in range(0, length, width)] for length in lengths
+    )
+    there = [*kept, *given] if counts[0] else [0] * (len(kept) + len(given))
+    back = [0, *kept, *[0] * len(given)]
+    for directions in zip([*there, 0], back, strict=True):
+        yield _all_to_all(*directions if rank == 0 else directions[::-1])
+
+
 def _handed_out(owned: Sequence[int], item_bytes: int, share: RankShare) -> Iterator[Transfer]:
+    if share.ranks == 2:
+        yield _all_to_all(owned[share.rank] * item_bytes, owned[1 - share.rank] * item_bytes)
+        return
     for _, spans in pieces(owned):
         mine = spans[share.rank]
         yield _all_to_all((share.ranks - 1) * mine * item_bytes, (sum(spans) - mine) * item_bytes)

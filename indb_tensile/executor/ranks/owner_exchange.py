@@ -2,7 +2,8 @@
 
 With `hand_out` after it, `sum_at_owners` sends about what `PartExchange.exact_sum` sends, and adds in the same order,
 so each owner has the same bits. Both go piece by piece, so that they need little memory. Ranks own different numbers
-of elements, and all make as many exchanges as the longest stretch has pieces.
+of elements, and all make as many exchanges as the longest stretch has pieces. Two ranks pass the running sum on
+(pair_exchange.py), and send each other new values from where they are to where they belong.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from indb_tensile.executor.capture.exchange_room import ExchangeRoom, owner_piece_sizes, owner_width
+from indb_tensile.executor.ranks import pair_exchange
 from indb_tensile.executor.ranks.rank_group import RankGroup
 
 
@@ -29,6 +31,9 @@ def sum_at_owners(
     this rank. `counts` has the number of parts of each rank, and `lengths` the elements that each rank owns. Values
     may be on a GPU.
     """
+    if len(lengths) == 2 and (group.sends_device_memory or total.is_cpu):
+        pair_exchange.sum_at_owners(group, own, total, counts, lengths, rank, room)
+        return
     sizes = owner_piece_sizes(lengths, len(own), counts, rank)
     received, sent = (room.take_for_network(size, on_device=group.sends_device_memory) for size in sizes)
     for start, spans in pieces(lengths):
@@ -55,6 +60,9 @@ def hand_out(
     `scratch` returns so many elements of the type and in the memory of a tensor, with any values in them.
     """
     lengths = [value.numel() for value in values]
+    if len(lengths) == 2 and (group.sends_device_memory or values[rank].is_cpu):
+        pair_exchange.swap_values(group, values[rank], values[1 - rank])
+        return
     width = owner_width(lengths)
     own = values[rank] if group.sends_device_memory else values[rank].cpu()
     to_receive = sum(min(width, length) for owner, length in enumerate(lengths) if owner != rank)

@@ -35,13 +35,13 @@ def exchanging(group: RankGroup, around: Callable[[], AbstractContextManager[Non
 
 
 @contextmanager
-def measuring(ranks: int, *, on_device: bool = False) -> Iterator[None]:
-    """Let this thread's steps exchange with nobody, in the memory that an exchange with the others takes.
+def measuring(ranks: int, rank: int = 0, *, on_device: bool = False) -> Iterator[None]:
+    """Let the steps of this rank, which this thread runs, exchange with nobody, in the memory that an exchange takes.
 
     With `on_device`, ranks exchange the memory of their devices. Operators are measured before the job is admitted,
     when no other rank is there to answer, and each by itself. So the operator that waits for an exchange makes it.
     """
-    with connected(_Measuring(_GroupNetwork(_NobodyElse(ranks, sends_device_memory=on_device)))):
+    with connected(_Measuring(_GroupNetwork(_NobodyElse(ranks, rank, sends_device_memory=on_device)))):
         yield
 
 
@@ -156,15 +156,16 @@ class _Done(torch.distributed.Work):
 class _NobodyElse:
     """A group whose other ranks send nothing: what is received from them is left as it is."""
 
-    def __init__(self, ranks: int, *, sends_device_memory: bool) -> None:
+    def __init__(self, ranks: int, rank: int, *, sends_device_memory: bool) -> None:
         self._ranks = ranks
+        self._rank = rank
         self.sends_device_memory = sends_device_memory
 
     def size(self) -> int:
         return self._ranks
 
     def rank(self) -> int:
-        return 0
+        return self._rank
 
     def alltoall_base(
         self, received: torch.Tensor, sent: torch.Tensor, receives: list[int], sends: list[int], /

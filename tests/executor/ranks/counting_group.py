@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from indb_tensile.executor.capture.exchange_operator import FINISHES, STARTS
-from indb_tensile.executor.capture.owner_operators import hand_out_, hand_out_numbers
+from indb_tensile.executor.capture.owner_operators import hand_out_numbers
 from indb_tensile.executor.capture.record import Ref
 from indb_tensile.executor.capture.step_capture import CapturedStep
 from indb_tensile.executor.ranks.step_exchange import exchanging
@@ -83,7 +83,7 @@ def make_exchanges(step: CapturedStep, rank: int, ranks: int) -> tuple[int, list
     with exchanging(group):
         for own in step.steps:
             call = own.kernel
-            if call.target in STARTS | FINISHES | {hand_out_, hand_out_numbers}:
+            if call.target in STARTS | FINISHES | {hand_out_numbers}:
                 call.target(*map(value, call.args), **{name: value(item) for name, item in call.kwargs.items()})
                 count += call.target not in FINISHES
     return count, group.transfers

@@ -24,8 +24,12 @@ from indb_tensile.executor.capture.exchange_room import (
     parts_elements,
     reduced_elements,
 )
-from indb_tensile.executor.capture.owner_operators import finish_sum_at_owners_, hand_out_, start_sum_at_owners_
-from indb_tensile.executor.capture.statistics_operators import finish_hand_out_parts_, start_hand_out_parts_
+from indb_tensile.executor.capture.owner_operators import (
+    finish_hand_out_,
+    finish_sum_at_owners_,
+    start_hand_out_,
+    start_sum_at_owners_,
+)
 from indb_tensile.executor.ranks.exchange_lane import ExchangeLane
 from indb_tensile.executor.ranks.exchange_streams import ExchangeStreams
 from indb_tensile.executor.ranks.nccl_ranks import ControlGroup, NcclRanks
@@ -207,15 +211,14 @@ def divided(ranks: int, *sizes: int) -> None:
     names = {"counts": counts, "owners": owners, "sizes": sizes, "rank": 0, "dtype": torch.float32}
     start_sum_at_owners_(own, values, room, **names)
     finish_sum_at_owners_(own, values, room, **names)
-    hand_out_(values, owners=owners, ranks=ranks, rank=0)
 
 
 def handed_out(ranks: int, *sizes: int) -> None:
     owners = [0, *range(ranks)]  # the first rank has two parts
     values = values_of(*[sum(sizes)] * len(owners))
     room = room_for(handed_out_elements([sum(sizes)] * len(owners), owners, ranks))
-    start_hand_out_parts_(values, room, owners=owners, ranks=ranks, rank=0)
-    finish_hand_out_parts_(values, room, owners=owners, ranks=ranks, rank=0)
+    start_hand_out_(values, room, owners=owners, ranks=ranks, rank=0)
+    finish_hand_out_(values, room, owners=owners, ranks=ranks, rank=0)
 
 
 EXCHANGES = [sum_parts, all_reduce, divided, handed_out]

@@ -12,7 +12,7 @@ from indb_tensile.executor.capture.optimizer import AVERAGE, OptimizerSettings
 from indb_tensile.executor.capture.passes import Passes
 from indb_tensile.executor.capture.rank_share import RankShare, Reduce
 from indb_tensile.executor.capture.state_division import divide_state
-from indb_tensile.executor.capture.step_capture import CapturedStep
+from indb_tensile.executor.capture.step_capture import CapturedStep, capture_training
 from indb_tensile.executor.capture.storage_layout import divided_values
 from indb_tensile.executor.latency.calibrate import calibrate, unknown_signatures
 from indb_tensile.executor.ranks.rank_group import RankGroup
@@ -20,6 +20,7 @@ from indb_tensile.executor.ranks.state_gathering import StateGathering
 from indb_tensile.executor.ranks.step_exchange import exchanging
 from indb_tensile.executor.run.runner import Runner
 from indb_tensile.executor.run.state import State
+from indb_tensile.scheduler.graph import Stage
 from indb_tensile.scheduler.memory.peak import LIVENESS, peak
 from tests.device.memory_device import MemoryDevice
 from tests.executor.conftest import GRANT_BYTES, job_of
@@ -200,3 +201,22 @@ def test_a_lost_rank_ends_the_wait_for_a_checkpoint() -> None:
                 gathering.gather()
 
     on_ranks(2, run)
+
+
+def test_parameters_are_handed_out_beside_the_updates_and_waits_to_come() -> None:
+    layers = [nn.Sequential(nn.Linear(300, 300), nn.ReLU()) for _ in range(6)]
+    share = RankShare(rank=0, ranks=2, divides_state=True)
+    batch = torch.zeros(4, 300), torch.zeros(4, dtype=torch.int64)
+    module = nn.Sequential(*layers, nn.Linear(300, 3))
+    passes = Passes(micro_batch_size=2)
+    graph = capture_training(
+        module, nn.CrossEntropyLoss(), *batch, OptimizerSettings(kind="adam"), passes, share
+    ).graph
+    starts = [k for k, operator in enumerate(graph.operators) if operator.starts is not None]
+    waits = [k for k, operator in enumerate(graph.operators) if operator.awaits is not None]
+    handed_out = [k for k in starts if graph.operators[k].stage is Stage.OPTIMIZER]
+    updates = [k for k, operator in enumerate(graph.operators) if "adam" in operator.name]
+    assert len(handed_out) > 1
+    sums = len(starts) - len(handed_out)
+    assert handed_out[0] < waits[sums - 1]
+    assert handed_out[0] < updates[-1] < waits[sums]
