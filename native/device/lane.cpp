@@ -193,7 +193,7 @@ void Lane::State::perform_paced(const Copy& copy) {
     engine.copy(copy.to + offset, copy.from + offset, size_bytes);
     if (offset + size_bytes < copy.size_bytes) LaneClock::sleep_until(previous_end_ns);
   }
-  LaneClock::be_at(previous_end_ns);
+  clock.be_at(previous_end_ns);
 }
 
 void Lane::State::perform_unpaced(const Copy& copy) {

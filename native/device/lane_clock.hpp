@@ -25,11 +25,15 @@ class LaneClock {
 
   static void sleep_until(std::uint64_t until_ns) noexcept;
 
-  // Wait until this time to within a microsecond: the last part is a busy wait.
-  static void be_at(std::uint64_t until_ns) noexcept;
+  // Wait until this time to within a microsecond, as a rule: the last part is a busy wait, for about as long as the
+  // thread that calls this has lately woken up late.
+  void be_at(std::uint64_t until_ns) noexcept;
 
  private:
   layout::Lane& lane_;
+  std::uint64_t late_ns_ = most_late_ns;
+
+  static constexpr std::uint64_t most_late_ns = 80'000;
 };
 
 }  // namespace tensile
