@@ -1,15 +1,24 @@
 """Lowers a trainer's CPU priority so that the database and the controller are served first.
 
-While a trainer prepares its job (reads, captures, measures), it has a higher priority than trainers that train: a
-preparation takes seconds of processor time, a training minutes. With equal priorities, the preparation of the sixth
-of six jobs on two cores took 16 s, because each training took as much processor time.
+While a trainer prepares its job (reads, captures, measures), it has a higher priority than trainers that train for
+long: a preparation takes seconds of processor time, a training minutes. With equal priorities, the preparation of the
+sixth of six jobs on two cores took 16 s, because each training took as much processor time.
+
+A training of a few seconds keeps a higher priority. Where preparations and trainings want more processors than there
+are, it would otherwise take several times as long as alone, and a long training gains little from that. A trainer may
+lower its priority and may not raise it again, so the priority is chosen once, when the training begins. The time that
+is left is then known as a bound, because training may stop early.
 """
 
+import math
 import os
 from pathlib import Path
 
 PREPARING = 1
 TRAINING = 5  # a thread of niceness 1 gets about 2.4 times the processor time of one of niceness 5
+_MAX_NICENESS = 19  # the lowest priority of Linux
+_LONG_S = 8.0  # a training that takes at least so long has the niceness TRAINING
+_LEVELS = 2  # by which a training of half the time has a lower niceness: 1.56 times the processor time
 
 
 def prepare() -> None:
@@ -17,14 +26,24 @@ def prepare() -> None:
     os.nice(PREPARING)
 
 
-def train() -> None:
-    """Lower the priority of every thread of this process from that of a preparation to that of a training."""
+def train(left_s: float = math.inf) -> None:
+    """Lower the priority of every thread of this process from that of a preparation to that of a training.
+
+    `left_s` is the time that the training would take alone.
+    """
+    added = training_niceness(left_s) - PREPARING
     for task in Path("/proc/self/task").iterdir():
         try:
             priority = os.getpriority(os.PRIO_PROCESS, int(task.name))
-            os.setpriority(os.PRIO_PROCESS, int(task.name), min(_MAX_NICENESS, priority + TRAINING - PREPARING))
+            os.setpriority(os.PRIO_PROCESS, int(task.name), min(_MAX_NICENESS, priority + added))
         except ProcessLookupError:  # the thread has ended
             continue
 
 
-_MAX_NICENESS = 19  # the lowest priority of Linux
+def training_niceness(left_s: float) -> int:
+    """Return the niceness of a training that takes so long alone: the shorter, the lower."""
+    if left_s >= _LONG_S:
+        return TRAINING
+    if left_s <= _LONG_S * 2 ** ((PREPARING - TRAINING) / _LEVELS):
+        return PREPARING
+    return TRAINING - math.ceil(_LEVELS * math.log2(_LONG_S / left_s))

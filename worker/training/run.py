@@ -332,7 +332,7 @@ class TrainingRun:
             answer_adopted(self._link, self._job.job, runner)
             group = None if gang is None else gang.meet()
             progress_writer.start()
-            niceness.train()
+            niceness.train(_left_s(prepared, steps))
             corrections = MemoryCorrections(
                 runner=runner, steps=steps, scripted=steps.captured, link=self._link, progress_writer=progress_writer
             )
@@ -386,6 +386,12 @@ def _own_state(prepared: Prepared, place: torch.device, share: RankShare | None)
     for parameter in prepared.module.parameters():
         parameter.untyped_storage().resize_(0)
     return state
+
+
+def _left_s(prepared: Prepared, steps: CapturedSteps) -> float:
+    """Return the time that the whole training takes alone, if it does not stop early."""
+    step_ns = steps.totals_ns[0]
+    return work_of(prepared, steps).steps_left(Position()) * step_ns / 1e9
 
 
 def _gathering(
