@@ -38,6 +38,9 @@ log = logging.getLogger("contention")
 JOBS = (1, 2, 4, 8)
 _SPAN_S = 0.25  # processor time of one measurement; shorter ones vary by more than 10 % on a machine with other work
 _ALONE_RUNS = 3  # every factor is relative to the steps alone, and one process is a single sample
+# Whether two jobs run side by side or in turns is decided most often. Single measurements of two jobs of two threads
+# each differed by a third within minutes.
+_PAIR_RUNS = 3
 _TIMEOUT_S = 60.0  # time limit for the slowest process of a measurement
 _ARITHMETIC, _MEMORY, _SWITCHES = BoundBy
 
@@ -74,9 +77,12 @@ def measure(device: str, threads: int, numbers: tuple[int, ...]) -> tuple[Measur
     def factor(kinds: tuple[BoundBy, ...], *of: BoundBy) -> float:
         """Return by what factor these steps take longer side by side: the mean of all, or of the kinds `of` only."""
         share = 1.0 if shared is None else shared.slowdown(len(kinds))
-        rates = _rates(device, threads, kinds, _SPAN_S * share)  # as much processor time for each as alone
-        factors = [alone[kind] / rate for kind, rate in zip(kinds, rates, strict=True) if kind in (of or kinds)]
-        return mean(factors) * share
+
+        def single() -> float:
+            rates = _rates(device, threads, kinds, _SPAN_S * share)  # as much processor time for each as alone
+            return mean(alone[kind] / rate for kind, rate in zip(kinds, rates, strict=True) if kind in (of or kinds))
+
+        return median(single() for _ in range(_PAIR_RUNS if len(kinds) == 2 else 1)) * share
 
     def together(jobs: int) -> MeasuredContention:
         half = jobs // 2

@@ -51,6 +51,19 @@ def half_of_cores() -> int:
     return max(1, cores() // 2)
 
 
+def last_cache_bytes(directory: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> int:
+    """Return the size of the processor's largest cache, or 0 if the system does not say."""
+    sizes_bytes = [0]
+    for path in directory.glob("index*/size"):
+        number, unit = path.read_text(encoding="ascii").strip()[:-1], path.read_text(encoding="ascii").strip()[-1:]
+        if number.isdigit() and unit in _CACHE_UNITS:
+            sizes_bytes.append(int(number) * _CACHE_UNITS[unit])
+    return max(sizes_bytes)
+
+
+_CACHE_UNITS = {"K": 1024, "M": MIB}  # of the sizes that Linux writes
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
     """The memory that all processes on this machine can have together, and what sets that limit."""

@@ -15,6 +15,7 @@ from indb_tensile.device.hardware import (
     free_memory_bytes,
     half_of_cores,
     is_in_memory,
+    last_cache_bytes,
     memory,
     memory_with_swap_bytes,
     share_of_machine,
@@ -222,3 +223,13 @@ def test_the_pinned_pool_of_a_gpu_is_half_of_the_memory_left_beside_the_trainers
     assert pinned(12 * GIB) == 6 * GIB  # fewer trainers than max_jobs fit
     assert pinned(0) == MIB  # the smallest allowed setting
     assert pinned(4 * GIB, "host_pool_bytes") == 3 * GIB
+
+
+def test_the_last_cache_is_the_largest_of_the_first_processor(tmp_path: Path) -> None:
+    assert last_cache_bytes(tmp_path) == 0, "a system that does not say"
+    for number, text in enumerate(("32K", "32K", "1024K", "32768K")):
+        write(tmp_path / f"index{number}" / "size", text)
+    assert last_cache_bytes(tmp_path) == 32 * MIB
+    write(tmp_path / "index4" / "size", "96M")
+    write(tmp_path / "index5" / "size", "unknown")
+    assert last_cache_bytes(tmp_path) == 96 * MIB

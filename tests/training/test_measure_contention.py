@@ -2,8 +2,9 @@
 
 import pytest
 
+from indb_tensile.config import GIB, MIB
 from indb_tensile.device.hardware import cores
-from indb_tensile.executor.latency.contention_step import BoundBy
+from indb_tensile.executor.latency.contention_step import BoundBy, vector_bytes
 from worker import measure_contention
 
 
@@ -25,3 +26,10 @@ def test_every_process_runs_its_own_kind_of_step() -> None:
     rates = measure_contention._rates("cpu", 1, tuple(BoundBy), 0.05)
     assert len(rates) == 3
     assert all(rate > 0 for rate in rates)
+
+
+def test_vectors_are_longer_than_the_last_cache_where_the_memory_allows_it() -> None:
+    assert vector_bytes(32 * MIB, 8 * GIB) == 64 * MIB
+    assert vector_bytes(512 * MIB, 8 * GIB) == 128 * MIB, "16 vectors have a quarter of the free memory"
+    assert vector_bytes(512 * MIB, GIB // 2) == 16 * MIB
+    assert vector_bytes(0, 8 * GIB) == 16 * MIB, "a processor whose caches are not known"

@@ -3,6 +3,10 @@
 Products of matrices keep the arithmetic units busy and need little memory bandwidth. Sums of long vectors do the
 opposite. Two jobs of different kinds disturb each other less than two of one kind, so pairs of both are measured.
 
+The vectors are longer than the processor's last cache, as is the memory of a training that needs a plan. If those of
+one process fitted into it and those of two did not, the second process would seem to slow down the first by the
+difference between the cache and the memory.
+
 The third kind is a short step (short_step.py), which switches between threads.
 """
 
@@ -12,12 +16,16 @@ from enum import StrEnum
 
 import torch
 
+from indb_tensile.config import MIB
+from indb_tensile.device.hardware import free_memory_bytes, last_cache_bytes
 from indb_tensile.executor.latency.short_step import short_step
 
 _SIDE = 384  # A product of two such matrices takes about a millisecond on one core.
 _PRODUCTS = 4
-_ELEMENTS = 4 << 20  # 16 MiB for each vector, more than the cache of a core
-_GPU_FACTOR = 8  # A GPU is larger: eight times the side keeps all its units busy.
+_VECTOR_BYTES = 16 * MIB  # more than the cache of a core; on a processor whose last cache is larger, see below
+_CACHES = 2  # a vector is as long as two last caches, so next to nothing of it is left there after a step
+_MEMORY_SHARE = 64  # the vectors of 8 processes take at most a quarter of the free memory
+_GPU_FACTOR = 8  # A GPU is larger: eight times the side, and vectors of 128 MiB, keep all its units busy.
 _WARM_UP = 20  # after 2 steps, short steps of 8 jobs seemed to take a tenth longer than after 20
 
 
@@ -46,12 +54,22 @@ def contention_step(bound_by: BoundBy, device: str, place: torch.device) -> Call
                 torch.mm(left, right, out=product)
 
         return multiply
-    first, second = (torch.ones(_ELEMENTS * factor, device=place) for _ in range(2))
+    size_bytes = _VECTOR_BYTES * factor if place.type == "cuda" else vector_bytes(last_cache_bytes())
+    first, second = (torch.ones(size_bytes // torch.float32.itemsize, device=place) for _ in range(2))
 
     def add() -> None:
         torch.add(first, second, out=first)
 
     return add
+
+
+def vector_bytes(cache_bytes: int, free_bytes: int | None = None) -> int:
+    """Return the size of a vector for a processor with a last cache of `cache_bytes`.
+
+    It is limited by the free memory, by default that of this machine.
+    """
+    most_bytes = (free_memory_bytes() if free_bytes is None else free_bytes) // _MEMORY_SHARE
+    return max(_VECTOR_BYTES, min(_CACHES * cache_bytes, most_bytes))
 
 
 def steps_per_second(step: Callable[[], None], place: torch.device, span_s: float) -> float:
