@@ -3,11 +3,14 @@
 Admission needs them to foretell how long sets of jobs take (completion/), before it asks for plans of any set.
 """
 
+import weakref
+from dataclasses import fields
+
 from indb_tensile.scheduler.completion.demand import TradeOff
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.peak import liveness_peak
 from indb_tensile.scheduler.phased_plans import forecasts, peaks
-from indb_tensile.scheduler.plan_cache import PlanCache
+from indb_tensile.scheduler.plan_cache import CachedKind, PlanCache
 from indb_tensile.scheduler.policies import DEFAULT_POLICY, policy_named
 from indb_tensile.scheduler.policies.policy import PlanOptions
 from indb_tensile.scheduler.search.candidate import pareto_front
@@ -21,6 +24,7 @@ from indb_tensile.scheduler.workload import Workload, least_bytes
 # differ by 2 % on the median and more only at the floor.
 _FRACTIONS = (0.85, 0.7, 0.5, 0.35, 0.2, 0.1, 0.0)
 _SECOND_NS = 1_000_000_000
+_KIND: CachedKind[tuple[TradeOff, ...]] = CachedKind(name="trade-offs", most=64)
 
 
 def trade_offs(
@@ -31,6 +35,14 @@ def trade_offs(
     There are none if the policy cannot keep to the job's own limit.
     """
     kept = PlanCache() if cache is None else cache
+    # Jobs with equal graphs share the cached value. Weak references keep no graph alive, and compare their graphs.
+    others = tuple(weakref.ref(graph) for graph in workload.graphs[1:])
+    rest = tuple(getattr(workload, f.name) for f in fields(workload) if f.name not in ("job", "graphs"))
+    key = (others, rest, link, policy)
+    return kept.get(_KIND, workload.graphs[0], key, lambda: _points(workload, link, policy, kept))
+
+
+def _points(workload: Workload, link: Link, policy: str, kept: PlanCache) -> tuple[TradeOff, ...]:
     most_bytes = max(liveness_peak(graph, kept) for graph in workload.graphs)
     floor_bytes = least_bytes(workload, kept)
     budgets = [floor_bytes + int(part * (most_bytes - floor_bytes)) for part in (1.0, *_FRACTIONS)]
