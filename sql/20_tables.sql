@@ -946,7 +946,7 @@ create table tensile.rank_networks (
   lost_ns bigint not null,
   measured_at timestamptz not null default now(),
   primary key (hosts, device_kind, collective, size_bytes),
-  constraint rank_networks_have_a_known_collective check (collective in ('all_to_all', 'all_reduce')),
+  constraint rank_networks_have_a_known_collective check (collective in ('all_to_all', 'all_reduce', 'copy')),
   constraint rank_networks_are_measured check (cardinality(hosts) > 1 and size_bytes > 0 and time_ns > 0),
   constraint rank_networks_take_longer_beside_work check (beside_ns >= time_ns and lost_ns between 0 and beside_ns)
 );
@@ -956,10 +956,11 @@ comment on table tensile.rank_networks is
 comment on column tensile.rank_networks.hosts is 'host of each device, sorted; a host of two devices occurs twice';
 comment on column tensile.rank_networks.device_kind is 'kind of the devices';
 comment on column tensile.rank_networks.collective is
-  'all_to_all: each device sends as much to every other one; all_reduce: the library adds up values of all devices';
-comment on column tensile.rank_networks.size_bytes is 'bytes that each device sends to all others together';
-comment on column tensile.rank_networks.time_ns is 'median time of such a transfer while the devices wait for it';
-comment on column tensile.rank_networks.beside_ns is 'median time of such a transfer while the devices compute';
+  'all_to_all: each device sends as much to every other one; all_reduce: the library adds up values of all devices; '
+  'copy: each device copies as much between its memory and that of the host';
+comment on column tensile.rank_networks.size_bytes is 'bytes that each device sends to all others together, or copies';
+comment on column tensile.rank_networks.time_ns is 'mean time of such a transfer while the devices wait for it';
+comment on column tensile.rank_networks.beside_ns is 'mean time of such a transfer while the devices compute';
 comment on column tensile.rank_networks.lost_ns is
   'time by which the computation of a device then ends later, because the transfer needs its processor';
 comment on column tensile.rank_networks.measured_at is 'time of the measurement';

@@ -28,7 +28,7 @@ from indb_tensile.executor.capture.step_numbers import StepNumbers, with_numbers
 from indb_tensile.executor.capture.stored_capture import capture_key
 from indb_tensile.executor.latency.calibrate import add_scripts, apply_known, calibrate, unknown_signatures
 from indb_tensile.executor.latency.latency_predictor import Predictor, predict_latencies, read_predictor
-from indb_tensile.executor.ranks.exchange_traffic import latencies_on_network, stored_signatures
+from indb_tensile.executor.ranks.exchange_traffic import copy_loss_of, latencies_on_network, stored_signatures
 from indb_tensile.executor.ranks.step_exchange import measuring
 from indb_tensile.executor.run.precision import with_precision
 from indb_tensile.executor.run.state import HOST
@@ -38,6 +38,7 @@ from indb_tensile.learning.length_buckets import LengthBuckets
 from indb_tensile.learning.preparation import Prepared
 from indb_tensile.scheduler.exchange_times import blocking_ns
 from indb_tensile.scheduler.graph import StepGraph
+from indb_tensile.scheduler.link import CopyLoss
 from indb_tensile.scheduler.outgrown_operator import OutgrownOperator
 from indb_tensile.scheduler.timing.network_times import GangNetwork
 from indb_tensile.scheduler.timing.operator_features import write_description
@@ -154,6 +155,11 @@ class CapturedSteps:
         An exchange with other devices has the time that a training on this network has measured, else a foretold one.
         """
         return tuple(self._latency(step) for step in self.captured)
+
+    @property
+    def copy_loss(self) -> CopyLoss:
+        """What copies cost operators beside them, if it is not in the latencies."""
+        return copy_loss_of(self.captured, self._network, self._known)
 
     @property
     def totals_ns(self) -> list[int]:

@@ -7,6 +7,7 @@ from enum import StrEnum
 from indb_tensile.errors import InvariantError
 
 _NS_PER_S = 1_000_000_000
+MIB_BYTES = 1 << 20
 BORNE_OUT = 0.9  # A measured rate below this share of the nominal rate replaces it: see `nominal_or_measured`.
 
 
@@ -36,6 +37,28 @@ class Link:
     def in_ns(self, size_bytes: int) -> int:
         """Return the nanoseconds of one copy to the device on a free lane."""
         return self.per_copy_ns - (-size_bytes * _NS_PER_S // self.in_bytes_per_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyLoss:
+    """How much later the operators beside a copy end, if a processor that they need makes the copy.
+
+    Nothing, where copy engines make copies, or a processor is to spare.
+    """
+
+    per_copy_ns: int = 0
+    per_mib_ns: int = 0
+
+    def __post_init__(self) -> None:
+        if self.per_copy_ns < 0 or self.per_mib_ns < 0:
+            raise InvariantError(f"what copies cost operators must not be negative: {self}")
+
+    def ns(self, size_bytes: int) -> int:
+        """Return what operators lose to one copy."""
+        return self.per_copy_ns + self.per_mib_ns * size_bytes // MIB_BYTES
+
+
+FREE_COPIES = CopyLoss()
 
 
 class CopyDirection(StrEnum):

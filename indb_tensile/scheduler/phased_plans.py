@@ -114,6 +114,7 @@ def forecasts(
             latency_ns=workload.latency_ns[0],
             batch=workload.batch,
             beside=workload.batch_beside,
+            copy_loss=workload.copy_loss,
         )
         for workload, chosen in zip(workloads, plans, strict=True)
     ]

@@ -6,6 +6,7 @@ from indb_tensile.errors import InvariantError
 from indb_tensile.job import JobId
 from indb_tensile.scheduler.exchange_times import blocking_ns
 from indb_tensile.scheduler.graph import StepGraph, Tensor
+from indb_tensile.scheduler.link import FREE_COPIES, CopyLoss
 from indb_tensile.scheduler.memory.peak import floor
 from indb_tensile.scheduler.plan_cache import PlanCache
 
@@ -26,6 +27,9 @@ class Workload:
     `batch` names the tensors that the trainer uploads for the next iteration while the present one runs, where the
     plan has room (memory/next_batch.py). It is empty if the trainer never does. With `batch_beside` the job is lent
     memory for them beside its plan (admission/batch_loans.py). No plan is made with that: only forecasts know it.
+
+    `copy_loss` is what copies cost the operators beside them. It is nothing if the latencies were measured under a
+    plan with copies, because it is in them.
     """
 
     job: JobId
@@ -38,6 +42,7 @@ class Workload:
     graph_share: float = 1.0
     batch: tuple[str, ...] = ()
     batch_beside: bool = False
+    copy_loss: CopyLoss = FREE_COPIES
 
     def __post_init__(self) -> None:
         if not self.graphs or len(self.graphs) != len(self.latency_ns):

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from indb_tensile.catalog.rank_networks import latest_network, load_network, save_network
-from indb_tensile.scheduler.timing.network_times import GangNetwork
+from indb_tensile.scheduler.timing.network_times import Collective, GangNetwork, NetworkTimes
 from tests.conftest import Database
 from tests.scheduler.timing.networks import network_of
 
@@ -15,7 +15,9 @@ KIND = "cpu:A:1"
 
 
 def between(*hosts: str, message_ns: int = 100_000) -> GangNetwork:
-    return replace(network_of(len(hosts), message_ns=message_ns, busy=True), hosts=hosts)
+    network = network_of(len(hosts), message_ns=message_ns, busy=True)
+    copied = replace(network.times.measured[0], collective=Collective.COPY)
+    return replace(network, hosts=hosts, times=NetworkTimes(measured=(*network.times.measured, copied)))
 
 
 def test_network_is_found_by_the_hosts_of_all_ranks_and_the_kind_of_device(database: Database) -> None:

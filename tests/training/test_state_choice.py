@@ -9,7 +9,7 @@ import torch
 from indb_tensile.executor.capture.storage_layout import Value
 from indb_tensile.job import JobId
 from indb_tensile.scheduler.graph import Operator, Role, Stage, StepGraph, Tensor, TensorId
-from indb_tensile.scheduler.link import Link
+from indb_tensile.scheduler.link import FREE_COPIES, CopyLoss, Link
 from indb_tensile.scheduler.memory.peak import liveness_peak
 from indb_tensile.scheduler.policies import DEFAULT_POLICY
 from worker.training.state_choice import StateChoice, choose_state, tell_state
@@ -24,6 +24,7 @@ class Steps:
 
     state_bytes: int
     exchange_ns: int = 0
+    copy_loss: CopyLoss = FREE_COPIES
 
     @property
     def graphs(self) -> tuple[StepGraph, ...]:
@@ -56,13 +57,21 @@ class Steps:
         return ((1000, 1000, 1000 + self.exchange_ns),)
 
 
-def choice(whole_bytes: int, divided_bytes: int, budget_bytes: int) -> StateChoice:
+def choice(
+    whole_bytes: int,
+    divided_bytes: int,
+    budget_bytes: int,
+    *,
+    exchange_ns: int = 10,
+    link: Link = SLOW,
+    copy_loss: CopyLoss = FREE_COPIES,
+) -> StateChoice:
     return choose_state(
         JobId(1),
-        Steps(state_bytes=whole_bytes),
-        lambda: Steps(state_bytes=divided_bytes, exchange_ns=10),
+        Steps(state_bytes=whole_bytes, copy_loss=copy_loss),
+        lambda: Steps(state_bytes=divided_bytes, exchange_ns=exchange_ns, copy_loss=copy_loss),
         budget_bytes=budget_bytes,
-        link=SLOW,
+        link=link,
         policy=DEFAULT_POLICY,
     )
 
@@ -88,6 +97,17 @@ def test_the_state_is_divided_where_the_whole_state_would_have_to_be_swapped() -
 def test_the_state_stays_whole_where_dividing_saves_no_time() -> None:
     budget_bytes = liveness_peak(Steps(state_bytes=0).graphs[0]) - PARAMETER_BYTES
     assert not choice(0, 0, budget_bytes).divides
+
+
+def test_the_state_is_divided_where_copies_take_the_processor_from_operators() -> None:
+    """Copies are fast enough to be hidden, and an exchange takes longer than they would be waited for."""
+    divided_bytes, fast = STATE_BYTES // 2, Link(out_bytes_per_s=10**13, in_bytes_per_s=10**13)
+    tight_bytes = liveness_peak(Steps(state_bytes=divided_bytes).graphs[0])
+    free, costly = (
+        choice(STATE_BYTES, divided_bytes, tight_bytes, exchange_ns=500, link=fast, copy_loss=loss)
+        for loss in (FREE_COPIES, CopyLoss(per_copy_ns=400))
+    )
+    assert (free.divides, costly.divides) == (False, True)
 
 
 class History:

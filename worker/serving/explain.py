@@ -18,7 +18,7 @@ from indb_tensile.executor.capture.passes import Passes
 from indb_tensile.executor.capture.rank_share import RankShare, Reduce, divide_parts
 from indb_tensile.executor.capture.step_capture import CapturedStep, capture_evaluation, capture_training
 from indb_tensile.executor.latency.latency_predictor import Predictor, predict_latencies
-from indb_tensile.executor.ranks.exchange_traffic import latencies_on_network, stored_signatures
+from indb_tensile.executor.ranks.exchange_traffic import copy_loss_of, latencies_on_network, stored_signatures
 from indb_tensile.executor.run.precision import with_precision
 from indb_tensile.job import JobId
 from indb_tensile.learning.registered_network import RegisteredNetwork
@@ -400,7 +400,8 @@ def _workload(
             latencies_on_network(step, own_ns, share, gang, measured)
             for step, own_ns in zip(steps, latency_ns, strict=True)
         )
-    return Workload(job=_JOB, graphs=graphs, latency_ns=latency_ns)
+    copy_loss = copy_loss_of(steps, gang, measured)
+    return Workload(job=_JOB, graphs=graphs, latency_ns=latency_ns, copy_loss=copy_loss)
 
 
 def _latencies(graph: StepGraph, estimates: tuple[int, ...], measured: Known) -> tuple[int, ...]:

@@ -25,6 +25,7 @@ import torch
 from indb_tensile.catalog import rank_memory, rank_networks, ranks
 from indb_tensile.catalog.ranks import RankState
 from indb_tensile.config import Settings
+from indb_tensile.device.backend import is_emulated
 from indb_tensile.errors import InvariantError, RankLostError, TensileError
 from indb_tensile.executor.capture.passes import Passes
 from indb_tensile.executor.capture.rank_share import RankShare, Reduce, divide_parts
@@ -143,7 +144,8 @@ class GangRank:
         if int(self._await_value(_MEASURES)):
             with self._waiting.ticking(), self._waiting.during():
                 group = self._connect(f"{self._attempt}, network")
-                times = measure_network(group, on_processor=not self._settings.device.startswith("cuda"))
+                device = self._settings.device
+                times = measure_network(group, on_processor=not device.startswith("cuda"), copies=is_emulated(device))
             if self.leads:
                 network = GangNetwork(hosts=tuple(hosts), times=times)
                 self._session.run(lambda c: rank_networks.save_network(c, device_kind, network))

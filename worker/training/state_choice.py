@@ -15,7 +15,7 @@ from typing import Protocol
 from indb_tensile.executor.capture.storage_layout import Value
 from indb_tensile.job import JobId
 from indb_tensile.scheduler.graph import StepGraph
-from indb_tensile.scheduler.link import Link
+from indb_tensile.scheduler.link import CopyLoss, Link
 from indb_tensile.scheduler.memory.peak import liveness_peak
 from indb_tensile.scheduler.plan import Infeasible
 from indb_tensile.scheduler.planner import plan_jobs
@@ -64,6 +64,11 @@ class PlannedSteps(Protocol):
         """The best known latency of each operator."""
         ...
 
+    @property
+    def copy_loss(self) -> CopyLoss:
+        """What copies cost operators beside them."""
+        ...
+
 
 def choose_state(
     job: JobId,
@@ -82,7 +87,7 @@ def choose_state(
         return StateChoice(divides=False, budget_bytes=budget_bytes)
 
     def foretold_ns(steps: PlannedSteps) -> int | None:
-        workload = Workload(job=job, graphs=steps.graphs, latency_ns=steps.latency_ns)
+        workload = Workload(job=job, graphs=steps.graphs, latency_ns=steps.latency_ns, copy_loss=steps.copy_loss)
         plans = plan_jobs((workload,), budget_bytes=budget_bytes, link=link, policy=policy)
         return None if isinstance(plans, Infeasible) else plans[0].forecast.iteration_ns
 

@@ -37,7 +37,7 @@ from indb_tensile.executor.ranks.rank_connection import join_ranks
 from indb_tensile.executor.ranks.rank_group import RankGroup
 from indb_tensile.executor.ranks.step_exchange import exchanging, measuring
 from indb_tensile.executor.run.placer import Placer
-from indb_tensile.scheduler.link import Link
+from indb_tensile.scheduler.link import FREE_COPIES, CopyLoss, Link
 from indb_tensile.scheduler.memory.peak import floor, vanilla_peak
 from indb_tensile.scheduler.plan import Infeasible
 from indb_tensile.scheduler.planner import JobPlan, foresee, plan_jobs
@@ -238,10 +238,10 @@ class PlannedRank:
 
     def turn(self, name: str, iterations: int) -> RankTurn:
         """Measure what a first forecast is made from, and run a turn of that plan from the initial state."""
-        first_ns = self._first_latencies()
+        first_ns, copy_loss = self._first_latencies()
         turn = self._run(name, iterations)
         first = FirstForecast(
-            iteration_ns=self._predicted(self._plans[name], first_ns),
+            iteration_ns=self._predicted(self._plans[name], first_ns, copy_loss),
             exchange_ns=self._exchange_ns(first_ns),
             measured_ns=self._exchange_ns(self._latency_ns[name]),
         )
@@ -291,14 +291,18 @@ class PlannedRank:
         assert not isinstance(plans, Infeasible)  # no budget here is below the floor
         return plans[0]
 
-    def _first_latencies(self) -> tuple[int, ...]:
-        """Return the latencies as measured before anything is exchanged, on this machine as it is now."""
+    def _first_latencies(self) -> tuple[tuple[int, ...], CopyLoss]:
+        """Return the latencies as measured before anything is exchanged, on this machine as it is now.
+
+        Beside them, return what copies cost operators if several ranks compute at once.
+        """
         with measuring(self._ranks, self._share.rank):
             _, latency_ns = calibrated_step(self._step)
         if self._ranks == 1:
-            return latency_ns
-        network = GangNetwork(hosts=("localhost",) * self._ranks, times=measure_network(self._group))
-        return latencies_on_network(self._step, latency_ns, self._share, network, {})
+            return latency_ns, FREE_COPIES
+        times = measure_network(self._group, copies=True)
+        network = GangNetwork(hosts=("localhost",) * self._ranks, times=times)
+        return latencies_on_network(self._step, latency_ns, self._share, network, {}), times.copy_loss
 
     def _exchange_ns(self, latency_ns: tuple[int, ...]) -> int:
         """Return the time of all exchanges of an iteration."""
@@ -306,8 +310,9 @@ class PlannedRank:
         operators = zip(self._step.graph.operators, latency_ns, strict=True)
         return sum(ns for operator, ns in operators if operator.signature in waiting)
 
-    def _predicted(self, plan: JobPlan, latency_ns: tuple[int, ...]) -> int:
-        (again,) = foresee([workload(self._step, latency_ns)], [plan], link=self.link)
+    def _predicted(self, plan: JobPlan, latency_ns: tuple[int, ...], copy_loss: CopyLoss = FREE_COPIES) -> int:
+        foreseen = replace(workload(self._step, latency_ns), copy_loss=copy_loss)
+        (again,) = foresee([foreseen], [plan], link=self.link)
         return again.forecast.iteration_ns
 
 

@@ -29,6 +29,7 @@ from indb_tensile.executor.capture.record import Call, refs
 from indb_tensile.executor.capture.step_capture import CapturedStep
 from indb_tensile.executor.ranks.owner_exchange import pieces
 from indb_tensile.scheduler.exchange_times import ExchangeTime, beside_each_other
+from indb_tensile.scheduler.link import FREE_COPIES, CopyLoss
 from indb_tensile.scheduler.timing.network_times import Collective, GangNetwork, Transfer
 
 _AT_ONCE = (hand_out_numbers,)  # operators that start an exchange and wait for its end
@@ -52,6 +53,18 @@ def stored_signatures(steps: Iterable[CapturedStep], network: GangNetwork | None
         return {}
     waiting = frozenset[str]().union(*map(awaiting_signatures, steps))
     return {signature: network.signature_of(signature) for signature in waiting}
+
+
+def copy_loss_of(
+    steps: Iterable[CapturedStep], network: GangNetwork | None, known: Mapping[str, tuple[int, int]]
+) -> CopyLoss:
+    """Return what copies cost operators beside them, which run on this network's devices at once.
+
+    Nothing, once such a job has trained there, because it is then in the `known` latencies.
+    """
+    if network is None or not known.keys().isdisjoint(stored_signatures(steps, network).values()):
+        return FREE_COPIES
+    return network.times.copy_loss
 
 
 def latencies_on_network(

@@ -1,21 +1,23 @@
 """Measures how long transfers between the ranks of a gang take, before anything is exchanged in a training.
 
 Each collective is timed at a few sizes: the smallest shows the time of a message, and the largest the network's rate.
-The median of a few rounds counts. All ranks begin a transfer together, after an empty one, so no rank's wait for
-another one is part of the time.
+The mean of a few rounds without the extremes counts, since a step makes many transfers, and their means add up. All
+ranks begin a transfer together, after an empty one, so no rank's wait for another one is part of the time.
 
 A transfer is measured as a step makes it: by the thread of the lane, after a computation, with values from memory.
 Right after another one, with values that the caches have, 4 KB took a third of that time and 2 MB four fifths.
 
 If the ranks compute on processors, each transfer is also made beside a computation, which loses the time in which
 its thread has no processor. That follows from the two clocks of the thread, and so does not depend on how fast the
-machine happens to be. With a processor to spare it is next to nothing. On one machine all that takes about a second.
+machine happens to be. With a processor to spare it is next to nothing. Where processors also make the copies between
+the memories of device and host, as on an emulated device, copies are timed in the same way. On one machine all that
+takes about a second.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from itertools import cycle
-from statistics import fmean, median
+from statistics import fmean
 from threading import Event
 from time import perf_counter_ns, thread_time_ns
 
@@ -36,21 +38,25 @@ from indb_tensile.scheduler.timing.network_times import (
 SIZES_BYTES = {
     Collective.ALL_TO_ALL: (1 << 12, 1 << 17, 1 << 19, 1 << 21),
     Collective.ALL_REDUCE: (1 << 12, 1 << 17, 1 << 20, 1 << 23),
+    Collective.COPY: (1 << 16, 1 << 21),
 }
-_ROUNDS = 5
 # Beside a computation a message either finds a processor at once, or after the computation's slice of some
-# milliseconds. So the mean counts, without the extremes, which other programs may have caused.
-_BUSY_ROUNDS = 7
+# milliseconds. So the mean counts, without the extremes, which other programs may have caused. On two cores seven
+# rounds beside a computation gave between 0.4 and 4.5 ms for the same transfer.
+_ROUNDS = 7
+_BUSY_ROUNDS = 13
+_PAIRS = 5  # of values in turn, so that none is in the caches
 _ITEM_BYTES = 4
 _SIDE = 128  # a product of two such matrices takes less time than a message
 _VECTOR_BYTES = 1 << 23  # more than the caches of a core
 _HOST = torch.device("cpu")
 
 
-def measure_network(group: RankGroup, *, on_processor: bool = True) -> NetworkTimes:
+def measure_network(group: RankGroup, *, on_processor: bool = True, copies: bool = False) -> NetworkTimes:
     """Return the times of transfers between these ranks, as this one sees them. All ranks call it together.
 
-    `on_processor` says whether the ranks compute on processors. Raises RankLostError if another rank has gone.
+    `on_processor` says whether the ranks compute on processors, and `copies` whether processors also copy between the
+    memories of device and host. Raises RankLostError if another rank has gone.
     """
     lane = ExchangeLane(nullcontext)
     vector = torch.ones(_VECTOR_BYTES // _ITEM_BYTES)
@@ -69,6 +75,7 @@ def measure_network(group: RankGroup, *, on_processor: bool = True) -> NetworkTi
                     time=_time(make(group, size_bytes), lane, compute_and_meet, on_processor=on_processor),
                 )
                 for collective, make in _TRANSFERS.items()
+                if copies or collective is not Collective.COPY
                 for size_bytes in SIZES_BYTES[collective]
             )
     finally:
@@ -86,16 +93,20 @@ def _time(
         start_ns = perf_counter_ns()
         lane.run(transfer, _HOST)
         times_ns.append(perf_counter_ns() - start_ns)
-    alone_ns = max(1, round(median(times_ns)))
+    alone_ns = max(1, _typical_ns(times_ns))
     if not on_processor:
         return ExchangeTime.free(alone_ns)
     beside = []
     for _ in range(_BUSY_ROUNDS):
         before()
         beside.append(_beside_products(transfer, lane))
-    beside_ns, lost_ns = (round(fmean(sorted(column)[1:-1])) for column in zip(*beside, strict=True))
+    beside_ns, lost_ns = map(_typical_ns, zip(*beside, strict=True))
     beside_ns = max(alone_ns, beside_ns)
     return ExchangeTime(alone_ns=alone_ns, beside_ns=beside_ns, lost_ns=min(lost_ns, beside_ns))
+
+
+def _typical_ns(times_ns: Sequence[int]) -> int:
+    return round(fmean(sorted(times_ns)[1:-1]))
 
 
 def _beside_products(transfer: Callable[[], None], lane: ExchangeLane) -> tuple[int, int]:
@@ -130,7 +141,7 @@ def _all_to_all(group: RankGroup, size_bytes: int) -> Callable[[], None]:
     others = group.size() - 1
     each = max(1, size_bytes // _ITEM_BYTES // others)
     counts = [0 if rank == group.rank() else each for rank in range(group.size())]
-    values = cycle([(torch.ones(each * others), torch.ones(each * others)) for _ in range(_ROUNDS)])
+    values = cycle([(torch.ones(each * others), torch.ones(each * others)) for _ in range(_PAIRS)])
 
     def transfer() -> None:
         received, sent = next(values)
@@ -143,12 +154,24 @@ def _all_reduce(group: RankGroup, size_bytes: int) -> Callable[[], None]:
     """Return an all-reduce in which each rank sends so many bytes, as in a ring. Each call takes other values."""
     ranks = group.size()
     elements = max(1, size_bytes // _ITEM_BYTES * ranks // (2 * (ranks - 1)))
-    values = cycle([torch.ones(elements) for _ in range(_ROUNDS)])
+    values = cycle([torch.ones(elements) for _ in range(_PAIRS)])
     return lambda: _wait(group.allreduce([next(values)]))
+
+
+def _copy(_: RankGroup, size_bytes: int) -> Callable[[], None]:
+    """Return a copy of so many bytes."""
+    elements = size_bytes // _ITEM_BYTES
+    values = cycle([(torch.ones(elements), torch.ones(elements)) for _ in range(_PAIRS)])
+
+    def copy() -> None:
+        into, source = next(values)
+        into.copy_(source)
+
+    return copy
 
 
 def _wait(work: torch.distributed.Work) -> None:
     work.wait()
 
 
-_TRANSFERS = {Collective.ALL_TO_ALL: _all_to_all, Collective.ALL_REDUCE: _all_reduce}
+_TRANSFERS = {Collective.ALL_TO_ALL: _all_to_all, Collective.ALL_REDUCE: _all_reduce, Collective.COPY: _copy}

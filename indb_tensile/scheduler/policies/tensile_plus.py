@@ -446,7 +446,7 @@ def _forecasts(
     workloads: Sequence[Workload], plans: Plans, link: Link, compute: Compute, cache: PlanCache | None
 ) -> tuple[Forecast, ...]:
     runs = [
-        JobRun(graph=w.graphs[0], plan=p[0], latency_ns=w.latency_ns[0])
+        JobRun(graph=w.graphs[0], plan=p[0], latency_ns=w.latency_ns[0], copy_loss=w.copy_loss)
         for w, p in zip(workloads, plans, strict=True)
     ]
     return simulate(runs, link, compute=compute, cache=cache)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 
 from indb_tensile.scheduler.graph import Stage, StepGraph, TensorId
-from indb_tensile.scheduler.link import Link
+from indb_tensile.scheduler.link import FREE_COPIES, CopyLoss, Link
 from indb_tensile.scheduler.plan import Plan
 from indb_tensile.scheduler.rewrite import effective_latency
 
@@ -52,6 +52,7 @@ def stops_of(
     *,
     every: bool,
     stretch: int = 1,
+    copy_loss: CopyLoss = FREE_COPIES,
     batch: Sequence[TensorId] = (),
     ahead_from: int | None = None,
 ) -> tuple[IterationStop, ...]:
@@ -60,7 +61,8 @@ def stops_of(
     With `ahead_from` the uploads of the tensors in `batch` are queued at this boundary of the iteration before.
 
     `graph` is the graph that runs under the plan, and `captured_ns` has the latencies of the captured operators. With
-    `every`, each boundary is a stop. All durations are multiplied by `stretch`.
+    `every`, each boundary is a stop. All durations are multiplied by `stretch`. What a copy costs operators counts
+    where it is queued. An upload that is not ahead costs nothing, because the job waits for it.
     """
     count = len(graph.operators)
     uploads = {k for k, op in enumerate(graph.operators) if op.stage is Stage.UPLOAD}
@@ -83,16 +85,22 @@ def stops_of(
         stops[boundary].starts = (exchange, stretch * latency_ns[awaits[exchange]])
     for number, swap in enumerate(plan.swaps):
         size_bytes = graph.tensors[swap.tensor].size_bytes
+        lost_ns = stretch * copy_loss.ns(size_bytes)
         if swap.copies:
-            stops[(swap.out_after + 1) % count].outs.append((number, stretch * link.out_ns(size_bytes)))
+            leaving = stops[(swap.out_after + 1) % count]
+            leaving.outs.append((number, stretch * link.out_ns(size_bytes)))
+            leaving.compute_ns += lost_ns
         stops[swap.free_at].frees.append(number)
         stops[swap.in_at].ins.append((number, stretch * link.in_ns(size_bytes)))
+        stops[swap.in_at].compute_ns += lost_ns
         stops[swap.needed_by].needs.append(number)
     for index in sorted(uploads):
         written = {*graph.operators[index].writes}
-        stops[index].upload_ns = stretch * link.in_ns(sum(graph.tensors[t].size_bytes for t in written))
+        size_bytes = sum(graph.tensors[t].size_bytes for t in written)
+        stops[index].upload_ns = stretch * link.in_ns(size_bytes)
         if ahead_from is not None and not written.isdisjoint(batch):
             stops[ahead_from].ahead.append((index, stops[index].upload_ns))
+            stops[ahead_from].compute_ns += stretch * copy_loss.ns(size_bytes)
     return tuple(stops.values())
 
 

@@ -19,13 +19,15 @@ from itertools import accumulate
 
 from indb_tensile.errors import InvariantError
 from indb_tensile.scheduler.exchange_times import ExchangeTime
+from indb_tensile.scheduler.link import FREE_COPIES, MIB_BYTES, CopyLoss
 
 
 class Collective(StrEnum):
-    """An operation in which all ranks take part, as `tensile.rank_networks` has it."""
+    """An operation that all ranks make at once, as `tensile.rank_networks` has it."""
 
     ALL_TO_ALL = "all_to_all"
     ALL_REDUCE = "all_reduce"
+    COPY = "copy"  # between the memories of device and host, which only takes a processor on some devices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,17 +64,28 @@ class NetworkTimes:
     measured: tuple[MeasuredTransfer, ...]
 
     def __post_init__(self) -> None:
-        if missing := set(Collective).difference(row.collective for row in self.measured):
+        exchanging = {Collective.ALL_TO_ALL, Collective.ALL_REDUCE}
+        if missing := exchanging.difference(row.collective for row in self.measured):
             raise InvariantError(f"the network's time of {', '.join(sorted(missing))} was not measured")
+
+    @property
+    def copy_loss(self) -> CopyLoss:
+        """What operators lose to copies on all these ranks at once; nothing, if no copy was measured."""
+        copies = sorted((row for row in self.measured if row.collective is Collective.COPY), key=_size_bytes)
+        if not copies:
+            return FREE_COPIES
+        small, large = copies[0], copies[-1]
+        more_bytes = max(1, large.size_bytes - small.size_bytes)
+        per_mib_ns = max(0, large.time.lost_ns - small.time.lost_ns) * MIB_BYTES // more_bytes
+        per_copy_ns = max(0, small.time.lost_ns - per_mib_ns * small.size_bytes // MIB_BYTES)
+        return CopyLoss(per_copy_ns=per_copy_ns, per_mib_ns=per_mib_ns)
 
     def foretell(self, transfers: Iterable[Transfer]) -> ExchangeTime:
         """Return the time of these transfers, one after another."""
         return reduce(ExchangeTime.then, map(self._transfer_time, transfers), ExchangeTime.free(0))
 
     def _transfer_time(self, transfer: Transfer) -> ExchangeTime:
-        rows = sorted(
-            (row for row in self.measured if row.collective is transfer.collective), key=lambda row: row.size_bytes
-        )
+        rows = sorted((row for row in self.measured if row.collective is transfer.collective), key=_size_bytes)
         sizes = [row.size_bytes for row in rows]
         alone_ns, more_ns, lost_ns = (
             _interpolate_ns([*zip(sizes, accumulate(column, max), strict=True)], transfer.size_bytes)
@@ -101,6 +114,10 @@ class GangNetwork:
         """
         network = (*self.hosts, "by NCCL") if self.by_nccl else self.hosts
         return hashlib.sha256("\n".join((signature, *network)).encode()).hexdigest()
+
+
+def _size_bytes(row: MeasuredTransfer) -> int:
+    return row.size_bytes
 
 
 def _parts_of(time: ExchangeTime) -> tuple[int, int, int]:

@@ -25,7 +25,7 @@ from enum import StrEnum
 
 from indb_tensile.errors import InvariantError
 from indb_tensile.scheduler.graph import OpIndex, StepGraph, TensorId
-from indb_tensile.scheduler.link import Link
+from indb_tensile.scheduler.link import FREE_COPIES, CopyLoss, Link
 from indb_tensile.scheduler.memory.next_batch import batch_tensors, uploads_ahead_from
 from indb_tensile.scheduler.memory.peak import peak
 from indb_tensile.scheduler.plan import Plan
@@ -59,7 +59,8 @@ class JobRun:
     upload is ignored.
 
     Graph and latencies are the captured ones. The plan determines the graph that runs. `batch` names the tensors that
-    are uploaded ahead where the plan has room, or with `beside` to memory that the job has beside its plan.
+    are uploaded ahead where the plan has room, or with `beside` to memory that the job has beside its plan. Operators
+    take longer by `copy_loss` for each copy that is made beside them.
     """
 
     graph: StepGraph
@@ -67,6 +68,7 @@ class JobRun:
     latency_ns: tuple[int, ...]
     batch: tuple[str, ...] = ()
     beside: bool = False
+    copy_loss: CopyLoss = FREE_COPIES
 
     def __post_init__(self) -> None:
         if len(self.latency_ns) != len(self.graph.operators):
@@ -234,6 +236,7 @@ class _Job:
             gates.boundaries,
             every=every,
             stretch=stretch,
+            copy_loss=run.copy_loss,
             batch=batch,
             ahead_from=(
                 None if gates.boundaries else uploads_ahead_from(run.graph, run.plan, batch, cache, beside=run.beside)

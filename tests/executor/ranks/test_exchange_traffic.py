@@ -1,5 +1,7 @@
 """Check what is foretold of a rank's exchanges before any is made: their transfers, and their time on the network."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -10,19 +12,23 @@ from indb_tensile.executor.capture.rank_share import RankShare, Reduce
 from indb_tensile.executor.capture.step_capture import CapturedStep, capture_training
 from indb_tensile.executor.ranks.exchange_traffic import (
     awaiting_signatures,
+    copy_loss_of,
     exchanges_of,
     latencies_on_network,
     transfers_of,
 )
 from indb_tensile.job import JobId
-from indb_tensile.scheduler.link import Link
+from indb_tensile.scheduler.exchange_times import ExchangeTime
+from indb_tensile.scheduler.link import CopyLoss, Link
 from indb_tensile.scheduler.memory.peak import vanilla_peak
 from indb_tensile.scheduler.plan import Infeasible
 from indb_tensile.scheduler.planner import JobPlan, Workload, plan_jobs
+from indb_tensile.scheduler.timing.network_times import Collective, NetworkTimes
 from tests.executor.ranks.counting_group import make_exchanges
 from tests.scheduler.timing.networks import network_of
 
 LINK = Link(out_bytes_per_s=10**9, in_bytes_per_s=10**9)
+TIMES = {"alone_ns": 900, "beside_ns": 1_000, "lost_ns": 500}
 EVERY_SUM = [(reduce, divides) for reduce in Reduce for divides in (False, True)]
 
 
@@ -95,6 +101,16 @@ def test_first_forecast_on_busy_processors_has_what_exchanges_take_of_them_until
     assert min(lost_ns) == 0 < sum(lost_ns) <= busy.times.foretell(transfers).lost_ns + len(lost_ns)
     known = {busy.signature_of(signature): (7_000, 0) for signature in waiting}
     assert [latencies_on_network(step, own_ns, share, busy, known)[k] for k in computing] == taken_ns[free]
+
+
+def test_copies_cost_operators_nothing_more_once_a_training_has_measured_them() -> None:
+    share, network = RankShare(rank=0, ranks=2), network_of(2)
+    copied = replace(network.times.measured[0], collective=Collective.COPY, time=ExchangeTime(**TIMES))
+    network = replace(network, times=NetworkTimes(measured=(*network.times.measured, copied)))
+    step = capture(share)
+    known = {network.signature_of(signature): (7_000, 0) for signature in awaiting_signatures(step)}
+    assert copy_loss_of((step,), network, {}) == CopyLoss(per_copy_ns=500)
+    assert copy_loss_of((step,), network, known) == copy_loss_of((step,), None, {}) == CopyLoss()
 
 
 def test_plan_before_anything_is_exchanged_waits_for_the_network() -> None:

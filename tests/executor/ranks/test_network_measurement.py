@@ -10,6 +10,7 @@ from indb_tensile.executor.ranks.rank_group import RankGroup
 from indb_tensile.executor.ranks.step_exchange import exchanging
 from indb_tensile.executor.run.runner import Runner
 from indb_tensile.scheduler.exchange_times import ExchangeTime
+from indb_tensile.scheduler.link import FREE_COPIES
 from indb_tensile.scheduler.memory.peak import LIVENESS
 from indb_tensile.scheduler.timing.network_times import GangNetwork, NetworkTimes
 from tests.device.memory_device import MemoryDevice
@@ -23,7 +24,7 @@ from tests.executor.ranks.rank_threads import on_ranks
 def test_every_operation_is_measured_at_every_size_by_every_rank(ranks: int) -> None:
     def measure(rank: int, group: RankGroup) -> NetworkTimes:
         del rank
-        return measure_network(group)
+        return measure_network(group, copies=True)
 
     expected = [(collective, size_bytes) for collective, sizes in SIZES_BYTES.items() for size_bytes in sizes]
     for times in on_ranks(ranks, measure):
@@ -37,6 +38,7 @@ def test_devices_that_do_not_compute_on_processors_lose_nothing_to_transfers() -
 
     for times in on_ranks(2, measure):
         assert all(row.time == ExchangeTime.free(row.time.alone_ns) for row in times.measured)
+        assert times.copy_loss == FREE_COPIES
 
 
 @pytest.mark.parametrize("reduce", Reduce)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from indb_tensile.errors import InvariantError
 from indb_tensile.scheduler.exchange_times import ExchangeTime
+from indb_tensile.scheduler.link import CopyLoss
 from indb_tensile.scheduler.timing.network_times import (
     Collective,
     GangNetwork,
@@ -40,6 +41,21 @@ def networks(draw: st.DrawFn) -> NetworkTimes:
 
 
 transfers = st.builds(transfer, st.sampled_from(Collective), SIZES, SIZES)
+
+
+def test_copies_cost_operators_what_was_measured_for_the_smallest_and_the_largest() -> None:
+    def copied(size_bytes: int, lost_ns: int) -> MeasuredTransfer:
+        time = ExchangeTime(alone_ns=10_000, beside_ns=10_000, lost_ns=lost_ns)
+        return MeasuredTransfer(collective=Collective.COPY, size_bytes=size_bytes, time=time)
+
+    exchanges = tuple(row for own in (Collective.ALL_TO_ALL, Collective.ALL_REDUCE) for row in measured(own, {1: 1}))
+    copies = copied(3 << 20, 9_000), copied(1 << 20, 4_000)
+    loss = NetworkTimes(measured=(*exchanges, *copies)).copy_loss
+    assert loss == CopyLoss(per_copy_ns=1_500, per_mib_ns=2_500)
+    assert [loss.ns(copy.size_bytes) for copy in copies] == [9_000, 4_000]
+    disturbed = NetworkTimes(measured=(*exchanges, copied(1 << 20, 5_000), copied(2 << 20, 4_000)))
+    assert disturbed.copy_loss == CopyLoss(per_copy_ns=5_000)
+    assert NetworkTimes(measured=exchanges).copy_loss == CopyLoss()
 
 
 @given(times=networks(), several=st.lists(transfers, max_size=5), further=transfers)
@@ -77,8 +93,8 @@ def test_measured_sizes_have_their_measured_times_in_whatever_order_they_were_me
     collective: Collective, sizes: list[int], durations_ns: list[int], order: Random
 ) -> None:
     points = dict(zip(sorted(sizes), sorted(durations_ns), strict=False))
-    (other,) = set(Collective) - {collective}
-    rows = [*measured(collective, points), *measured(other, {1: 1})]
+    others = [row for other in Collective if other is not collective for row in measured(other, {1: 1})]
+    rows = [*measured(collective, points), *others]
     order.shuffle(rows)
     times = NetworkTimes(measured=tuple(rows))
     assert {size: times.foretell([transfer(collective, size)]).alone_ns for size in points} == points

@@ -11,7 +11,7 @@ from indb_tensile.errors import InvariantError
 from indb_tensile.job import JobId
 from indb_tensile.scheduler.exchange_times import ExchangeTime, beside_each_other, blocking_ns
 from indb_tensile.scheduler.graph import Operator, OpIndex, Role, Stage, StepGraph, Tensor, TensorId
-from indb_tensile.scheduler.link import Link
+from indb_tensile.scheduler.link import CopyLoss, Link
 from indb_tensile.scheduler.memory.peak import LIVENESS, load
 from indb_tensile.scheduler.plan import Infeasible, Plan, Swap
 from indb_tensile.scheduler.planner import Workload, plan_jobs
@@ -60,6 +60,20 @@ def test_valid_host_copy_saves_the_copy_out() -> None:
     plan = Plan(policy="test", swaps=(dataclasses.replace(_swap_plan(1, 3).swaps[0], copies=False),))
     (forecast,) = simulate([_run(plan)], LINK)
     assert forecast == _forecast(iteration_ns=400, compute_ns=400, peak_bytes=50, in_bytes=50)
+
+
+def test_operators_take_longer_by_what_copies_beside_them_take_of_the_processor() -> None:
+    loss = CopyLoss(per_copy_ns=7, per_mib_ns=1 << 20)  # 57 ns for the copy of 50 bytes
+    run = dataclasses.replace(_run(_swap_plan(2, 3)), copy_loss=loss)
+    (forecast,) = simulate([run], LINK)
+    lost_ns = 2 * 57
+    expected = _forecast(
+        iteration_ns=400 + lost_ns, compute_ns=400 + lost_ns, peak_bytes=50, out_bytes=50, in_bytes=50
+    )
+    assert forecast == expected
+    kept = dataclasses.replace(_swap_plan(1, 3).swaps[0], copies=False)
+    once = dataclasses.replace(run, plan=Plan(policy="test", swaps=(kept,)))
+    assert simulate([once], LINK)[0].iteration_ns == 400 + 57, "what is not copied costs nothing"
 
 
 def test_each_copy_costs_its_start_up_time() -> None:
