@@ -154,10 +154,15 @@ def shared_device(pool: Pool, budget_bytes: int) -> SharedDevice:
 
 
 def with_trade_offs(decision: Decision, member: Member) -> Member:
-    """Return the member with its trade-offs, which are computed when they are first needed."""
+    """Return the member with its trade-offs, which are computed when its kind first needs them."""
     if member.trade_offs or member.workload is None:
         return member
-    return decision.put(replace(member, trade_offs=decision.planner.trade_offs(planned(member))))
+    workload, known = planned(member), decision.pool.trade_offs
+    points = known.of(workload, _scaled)
+    if not points:
+        points = decision.planner.trade_offs(workload)
+        decision.pool = replace(decision.pool, trade_offs=known.with_those_of(workload, points))
+    return decision.put(replace(member, trade_offs=points))
 
 
 def demand_of(pool: Pool, member: Member) -> JobDemand:
@@ -258,9 +263,12 @@ def observe(pool: Pool, member: Member, compute_ns: int) -> tuple[Pool, Member]:
 
 def _with_alone_time(member: Member, compute_ns: int) -> Member:
     """Return the member with this new time of its operators alone. Its trade-offs are scaled to the time."""
-    ratio = compute_ns / max(1, member.alone_ns)
-    scaled = useful(scaled_by(point, ratio) for point in member.trade_offs)
+    scaled = _scaled(member.trade_offs, compute_ns / max(1, member.alone_ns))
     return replace(member, alone_ns=compute_ns, trade_offs=scaled)
+
+
+def _scaled(points: tuple[TradeOff, ...], ratio: float) -> tuple[TradeOff, ...]:
+    return useful(scaled_by(point, ratio) for point in points)
 
 
 def _kind(member: Member) -> str:

@@ -325,6 +325,31 @@ def test_a_job_that_has_to_wait_changes_no_plan_and_is_looked_at_once() -> None:
     assert planner.traded == [1, 2, 3]
 
 
+def test_trade_offs_of_a_kind_are_computed_once_and_scaled_to_later_jobs() -> None:
+    planner = AskedPlanner()
+    controller = _controller(4, planner)
+    for number, signature, latency_ns in ((1, "same", 1000), (2, "same", 1500), (3, "other", 1000), (4, "", 1000)):
+        same = replace(graph(4), signature=signature)
+        trainer = controller.claim(job(number))
+        controller.send(Capture(trainer=trainer, graphs=(same,), latency_ns=((latency_ns,),), unknown=0, steps=9.0))
+        if number == 1:
+            controller.adopt_all()
+            controller.finish(trainer)  # the kind is remembered after its job has ended
+    assert planner.traded == [1, 3, 4]
+    assert {m.job.job: m.trade_offs[0].iteration_ns for m in controller.pool.members} == {2: 1500, 3: 1000, 4: 1000}
+
+
+def test_trade_offs_of_a_job_with_a_limit_of_its_own_are_not_those_of_its_kind() -> None:
+    planner = AskedPlanner()
+    controller = _controller(8, planner)
+    same = replace(graph(4), signature="same")
+    for claimed in (job(1), job(2, 3 * REGION), job(3)):
+        trainer = controller.claim(claimed)
+        controller.send(Capture(trainer=trainer, graphs=(same,), latency_ns=((1000,),), unknown=0, steps=9.0))
+    assert planner.traded[:2] == [1, 2]
+    assert 3 not in planner.traded
+
+
 def test_equal_graphs_of_several_jobs_become_one_object() -> None:
     controller = _controller(8)
     for number, regions in ((1, 2), (2, 3), (3, 2)):
