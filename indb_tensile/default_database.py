@@ -45,6 +45,6 @@ def embedded_state_directory() -> StateDirectory:
     if not place.has_cluster():
         raise DatabaseError(
             "no database is named, and there is no embedded one yet",
-            hint="run tensile up for an embedded one, or name yours with --dsn or libpq's PGHOST, PGDATABASE, …",
+            hint="run tensile up for an embedded one, or name yours with --dsn or libpq's PGHOST, PGDATABASE, ...",
         )
     return place

@@ -17,12 +17,12 @@ end
 $$;
 
 create schema tensile;
-comment on schema tensile is 'indb-tensile: jobs, models, plans and latencies; users call public.tensile_…()';
+comment on schema tensile is 'indb-tensile: jobs, models, plans and latencies; users call public.tensile_...()';
 
 create type tensile.job_state as enum ('queued', 'starting', 'running', 'succeeded', 'failed', 'cancelled');
 comment on type tensile.job_state is
   'queued: waits for a worker; starting: claimed by a worker that reads the table and plans memory; running: trains; '
-  'succeeded: its version is published; failed: ended by an error, see the columns error_…; cancelled: stopped on '
+  'succeeded: its version is published; failed: ended by an error, see the columns error_...; cancelled: stopped on '
   'request';
 
 create type tensile.job_phase as enum (

@@ -103,7 +103,7 @@ $$;
 comment on function tensile.largest_budget() is
   'returns the largest budget of a device whose controller has sent a heartbeat in the last two minutes';
 
--- The enable_… settings make the planner find the next job by walking an index in its order, and not by sorting the
+-- The enable_... settings make the planner find the next job by walking an index in its order, and not by sorting the
 -- whole queue. The statistics of a queue are always out of date, so the planner must not decide by them.
 --
 -- Owners that have as many jobs as their quota allows are passed over, and so are the owners in `passed_over`. The owners
@@ -255,7 +255,7 @@ comment on function tensile.claim_job(bigint, oid[], boolean, bigint) is
 
 -- Interruptions -----------------------------------------------------------------------------------------------
 
--- The pause doubles with each fault or interruption, up to 5 min: 2 s, 4 s, … So a job resumes quickly if that helps,
+-- The pause doubles with each fault or interruption, up to 5 min: 2 s, 4 s, ... So a job resumes quickly if that helps,
 -- and rarely if it does not.
 create function tensile.back_off(attempt integer) returns interval
   language sql immutable parallel safe

@@ -309,12 +309,12 @@ begin
     raise exception 'job % has ended: %', job, found_job.state
       using errcode = 'object_not_in_prerequisite_state',
             detail = format('It ended at %s. Only queued and active jobs can be changed.', found_job.finished_at),
-            hint = 'Train again: select tensile_train(…);';
+            hint = 'Train again: select tensile_train(...);';
   elsif found_job.cancel_requested then
     raise exception 'job % is being cancelled', job
       using errcode = 'object_not_in_prerequisite_state',
             detail = 'Its cancellation was requested before, and cannot be withdrawn.',
-            hint = 'Train again: select tensile_train(…);';
+            hint = 'Train again: select tensile_train(...);';
   elsif verb = 'pause' and found_job.pause_requested then
     raise exception 'job % is paused already', job
       using errcode = 'object_not_in_prerequisite_state',

@@ -133,7 +133,7 @@ begin
                       enqueued.owner, enqueued.jobs_queued
         using errcode = 'program_limit_exceeded',
               hint = format('Wait until some of its jobs have started, or cancel some. A member of tensile_admin can '
-                            'allow more: select tensile_set_quota(%L, jobs_queued => …);', enqueued.owner);
+                            'allow more: select tensile_set_quota(%L, jobs_queued => ...);', enqueued.owner);
     end if;
   end loop;
   return null;
@@ -159,7 +159,7 @@ begin
             detail = format('Days are those of UTC. The next day begins at %s; jobs that are in the queue start then.',
                             to_char(tensile.usage_day() + 1, 'YYYY-MM-DD "00:00 UTC"')),
             hint = format('Enqueue the job then. A member of tensile_admin can allow more: '
-                          'select tensile_set_quota(%L, device_seconds => …);', check_device_seconds.owner);
+                          'select tensile_set_quota(%L, device_seconds => ...);', check_device_seconds.owner);
   end if;
 end
 $$;

@@ -97,7 +97,7 @@ end
 $$;
 comment on function tensile.make_prediction_table(bigint) is
   'creates the empty table for a prediction that this transaction has enqueued, which the job''s owner may read and the '
-  'worker fill; returns its name. Its columns are key_1, key_2, …, value, label, probabilities and targets';
+  'worker fill; returns its name. Its columns are key_1, key_2, ..., value, label, probabilities and targets';
 
 -- A view on the table may have views of other roles on it, and PostgreSQL lets a role create a view on a table that the
 -- role may not read. So "cascade" drops what users made from our table.

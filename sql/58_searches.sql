@@ -360,7 +360,7 @@ create function public.tensile_search(
 comment on function public.tensile_search is
   'searches for the arguments with which a training is best, and returns the number of the search, which is a job: it '
   'trains trials with different values, several at once, and ends with the best one''s version of the model. Arguments '
-  'vary where their JSON has {"choices": […]} or {"range": [low, high], "log": true} in place of a value';
+  'vary where their JSON has {"choices": [...]} or {"range": [low, high], "log": true} in place of a value';
 
 create function public.tensile_search_query(
   @TRAIN_QUERY_PARAMETERS@,

@@ -15,10 +15,12 @@ from typing import Any, Self, TypeVar
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import PGconn, Ping
+from psycopg.types.json import set_json_dumps
 from tenacity import AsyncRetrying, Retrying, retry_if_exception, stop_before_delay, wait_exponential
 
 from indb_tensile.catalog.queries import query
 from indb_tensile.errors import DatabaseError, RequestError
+from indb_tensile.request.json_text import json_text
 
 Connection = psycopg.Connection[Any]
 Result = TypeVar("Result")
@@ -82,6 +84,7 @@ def connect(
         raise UnreachableError(
             f"no connection to PostgreSQL at {_address(options)}: {_message(error)}", hint=_hint(_message(error))
         ) from error
+    set_json_dumps(json_text, connection)
     try:
         if lock_timeout_ms is not None:
             _make_own(connection, lock_timeout_ms)
@@ -103,10 +106,12 @@ def connection_options(dsn: str, application_name: str) -> dict[str, Any]:
     except psycopg.ProgrammingError as error:
         raise RequestError(
             f"the connection string cannot be read: {_message(error)}",
-            hint='Write it as "host=… dbname=… user=…" or as postgresql://user@host/dbname.',
+            hint='Write it as "host=... dbname=... user=..." or as postgresql://user@host/dbname.',
         ) from error
     options: dict[str, Any] = {**_DEFAULTS, "application_name": application_name}
     options.update({name: value for name, value in parameters.items() if value is not None})
+    # Otherwise text comes and goes in the encoding of the database, in which psycopg cannot write all characters.
+    options["client_encoding"] = "UTF8"
     return options
 
 
@@ -376,7 +381,7 @@ _HINTS = (
     ("pg_hba.conf", "Add a line for this user and database to the server's pg_hba.conf, and reload it."),
     ("authentication failed", "Check the user's password, or for peer authentication the map in pg_ident.conf."),
     ("no password supplied", "Give the password in ~/.pgpass or PGPASSWORD."),
-    ("does not exist", "Create it, or name another: dbname=… and user=… in the connection string."),
+    ("does not exist", "Create it, or name another: dbname=... and user=... in the connection string."),
     ("Connection refused", "Is PostgreSQL running there? tensile up starts the embedded one."),
     ("No such file or directory", "Is PostgreSQL running there? tensile up starts the embedded one."),
     ("starting up", "Wait until the server has recovered."),

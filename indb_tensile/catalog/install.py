@@ -201,7 +201,8 @@ def _check_left_overs(connection: Connection) -> None:
     (left,) = connection.execute(query("left_overs"), {"names": names}).fetchone() or (None,)
     if left:
         raise DatabaseError(
-            f'database "{connection.info.dbname}" has no schema tensile, but {len(left)} functions public.tensile_…',
+            f'database "{connection.info.dbname}" has no schema tensile, but {len(left)} functions in schema public '
+            "whose names begin with tensile_",
             detail="They remain when schema tensile is dropped by hand, and an installation cannot replace them.",
             hint=f"As a superuser: {' '.join(left)} Then run this again.",
         )
@@ -217,7 +218,7 @@ def _check_server(connection: Connection) -> None:
     if not superuser:
         raise PrivilegeError(
             f'"{user}" is not a superuser, and only a superuser can install functions in PL/Python',
-            hint="Run tensile init as postgres: sudo -u postgres tensile init --dsn 'dbname=…'.",
+            hint="Run tensile init as postgres: sudo -u postgres tensile init --dsn 'dbname=...'.",
         )
     if server_version < 150000:
         raise DatabaseError(

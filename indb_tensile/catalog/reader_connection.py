@@ -39,7 +39,7 @@ def as_reader(dsn: str) -> str:
     except psycopg.ProgrammingError as error:
         raise RequestError(
             f"the connection string cannot be read: {error}",
-            hint='Write it as "host=… dbname=… user=…" or as postgresql://user@host/dbname.',
+            hint='Write it as "host=... dbname=... user=..." or as postgresql://user@host/dbname.',
         ) from error
     without_password: dict[str, Any] = {name: value for name, value in parts.items() if name != "password"}
     return make_conninfo(**without_password | {"user": READER})

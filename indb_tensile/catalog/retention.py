@@ -1,4 +1,4 @@
-"""Deletes rows that are older than the `retain_…` settings allow, and thins out history, in small steps."""
+"""Deletes rows that are older than the `retain_...` settings allow, and thins out history, in small steps."""
 
 from indb_tensile.catalog.connection import Connection
 from indb_tensile.catalog.queries import query

@@ -156,7 +156,7 @@ def _load(connection: Connection, network: int, *, weights: bool) -> StoredNetwo
 
 def _removed(subject: str, architecture: Mapping[str, Any]) -> MissingError:
     name, digest = architecture.get("from"), str(architecture.get("digest") or "")
-    which = f" with digest {digest[:_SHOWN_DIGITS]}…" if digest else ""
+    which = f" with digest {digest[:_SHOWN_DIGITS]}..." if digest else ""
     return MissingError(
         f'{subject} needs the registered network "{name}"{which}, which is not registered now',
         detail="It was removed or replaced. A version holds only what was trained, and needs the same network again.",

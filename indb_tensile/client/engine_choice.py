@@ -12,12 +12,18 @@ from indb_tensile.catalog.connection import connect, connection_options
 from indb_tensile.client.statement_errors import translated_errors
 from indb_tensile.default_database import resolve
 from indb_tensile.errors import RequestError
+from indb_tensile.request.json_text import json_text
 
 APPLICATION = "tensile client"
 _DRIVER = "postgresql+psycopg"
 _WAYS = "Give an engine of SQLAlchemy, a URL, a connection string of libpq, or nothing for the embedded database."
 # Connections are tested before they are used again, so that a restart of the database causes no error.
-_OPTIONS: dict[str, Any] = {"pool_pre_ping": True, "hide_parameters": True, "use_native_hstore": False}
+_OPTIONS: dict[str, Any] = {
+    "pool_pre_ping": True,
+    "hide_parameters": True,
+    "use_native_hstore": False,
+    "json_serializer": json_text,
+}
 
 
 def open_engine(database: object) -> Engine:

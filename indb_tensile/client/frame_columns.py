@@ -17,6 +17,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, JSONB, REAL
 from sqlalchemy.types import TypeEngine
 
 from indb_tensile.errors import DataError, RequestError
+from indb_tensile.request.json_text import json_text
 
 MOST_NAME_BYTES = 63  # longest name in PostgreSQL, which cuts longer names without an error
 ROW_NUMBER = "tensile row"  # the column of a frame's temporary table that numbers its rows, from 0
@@ -298,4 +299,4 @@ def _without_nan(value: Any) -> Any:
 def _jsonb(value: Any) -> Any:
     from psycopg.types.json import Jsonb
 
-    return Jsonb(value)
+    return Jsonb(value, dumps=json_text)

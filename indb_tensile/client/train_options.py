@@ -1,6 +1,5 @@
 """The arguments of trainings, searches and stored predictions: their names and types in Python and in SQL."""
 
-import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, TypedDict
@@ -20,6 +19,7 @@ from indb_tensile.client.function_call import (
     TEXTS,
 )
 from indb_tensile.errors import RequestError
+from indb_tensile.request.json_text import json_text
 from indb_tensile.request.near_names import did_you_mean
 
 
@@ -146,7 +146,7 @@ def sql_values(options: Mapping[str, Any], types: Mapping[str, TypeEngine[Any]])
 
 def _sql_value(name: str, value: Any, type_: TypeEngine[Any]) -> Any:
     if type_ is TEXT and name == "architecture" and isinstance(value, Mapping):
-        return json.dumps(_plain(name, value))
+        return json_text(_plain(name, value))
     expected = _PYTHON_TYPES[id(type_)]
     if isinstance(value, str) and type_ in (TEXTS, BIGINTS, JSON):
         raise RequestError(f"{name} is the text {value!r}", hint=f"Give {expected[1]}.")

@@ -261,7 +261,7 @@ def within_machine(settings: Settings, measure: Callable[[], Memory] = memory) -
     if settings.memory_directory and 0 < left_bytes < settings.budget_bytes:  # 0: no device can be created at all
         log.warning(
             "memory_directory %s has %d bytes free, less than the budget of %d: jobs return to the queue when the "
-            "directory is full. Free space there, enlarge it (mount -o remount,size=…), or lower budget_bytes.",
+            "directory is full. Free space there, enlarge it (mount -o remount,size=...), or lower budget_bytes.",
             settings.memory_directory,
             left_bytes,
             settings.budget_bytes,

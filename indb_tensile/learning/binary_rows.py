@@ -1,6 +1,5 @@
 """Rows of a prediction in PostgreSQL's binary format: records that `record_send` encoded, or rows of a COPY."""
 
-import json
 from abc import abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
@@ -12,6 +11,7 @@ from indb_tensile.errors import InvariantError
 from indb_tensile.learning.columns import ColumnData, Columns
 from indb_tensile.learning.copybinary import Fields, SegmentDecoder
 from indb_tensile.learning.copyrows import SENT, Segment, row_ends, row_segments
+from indb_tensile.request.json_text import json_text
 
 _KEY = "\0"  # precedes the name of a key, which may be a feature too; no column's name has this character
 
@@ -45,10 +45,10 @@ class BinaryRows(Sequence[bytes]):
         if not self.key_names:
             return None
         if len(self.key_names) == 1:  # the usual case, in a fifth of the time
-            begin = "{" + json.dumps(self.key_names[0]) + ": "
+            begin = "{" + json_text(self.key_names[0]) + ": "
             values = msgspec.json.encode(_values(self.key_column(self.key_names[0]))).decode()
             return f"[{begin}{values[1:-1].replace(',', '}, ' + begin)}}}]"
-        form = "{" + ", ".join(json.dumps(name).replace("%", "%%") + ": %s" for name in self.key_names) + "}"
+        form = "{" + ", ".join(json_text(name).replace("%", "%%") + ": %s" for name in self.key_names) + "}"
         columns = [_texts(self.key_column(name)) for name in self.key_names]
         return f"[{','.join(map(form.__mod__, zip(*columns, strict=True)))}]"
 

@@ -203,7 +203,7 @@ class NetworkDirectory:
             if not all(map(self._exists, names)):
                 message = f"{self._path} has neither {_TOKENIZER} nor {' and '.join(names)}"
                 raise MissingError(
-                    message, hint="Save the tokenizer beside the network: tokenizer.save_pretrained(…)."
+                    message, hint="Save the tokenizer beside the network: tokenizer.save_pretrained(...)."
                 )
             options = (
                 self._json("tokenizer_config.json", _MOST_CONFIG_BYTES)

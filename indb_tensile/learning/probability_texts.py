@@ -8,6 +8,7 @@ import numpy as np
 
 from indb_tensile.learning.model_metrics import Array
 from indb_tensile.learning.targets import TargetEncoding
+from indb_tensile.request.json_text import json_text
 
 
 def probability_texts(labels: Sequence[str], chances: Array) -> list[str]:
@@ -31,7 +32,7 @@ def value_texts(target: TargetEncoding, values: Array) -> list[str]:
 
 
 def _object_form(names: Sequence[str]) -> str:
-    return "{" + ",".join(f"{json.dumps(name).replace('%', '%%')}:%s" for name in names) + "}"
+    return "{" + ",".join(f"{json_text(name).replace('%', '%%')}:%s" for name in names) + "}"
 
 
 def _number(number: float) -> str:

@@ -1,7 +1,7 @@
 """Reads one table in one snapshot as the role `tensile_reader`: COPY in binary format, decoded with numpy.
 
 Every table that holds rows (the table itself, each partition, each child) is copied separately and as it is stored.
-`copy (select …)` would be planned, and planning evaluates expressions that the table's owner wrote: expressions of
+`copy (select ...)` would be planned, and planning evaluates expressions that the table's owner wrote: expressions of
 indexes, of statistics and of partition keys, and casts. Through such an expression a user could take over the reading
 role. So this module and locked_relation.py run only plain queries on PostgreSQL's own catalogs, `lock table` and
 `copy table`, which evaluate no such expression. All conversions are done in Python (learning/binaryvalues.py).
@@ -11,7 +11,6 @@ the same batches.
 """
 
 import hashlib
-import json
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -48,6 +47,7 @@ from indb_tensile.learning.row_storage import MEMORY
 from indb_tensile.request import copyable_relation
 from indb_tensile.request.column_types import SUPPORTED_TYPES
 from indb_tensile.request.copyable_relation import missing_grants
+from indb_tensile.request.json_text import json_text
 from indb_tensile.request.part_tables import SAME_COLUMNS_HINT, differing_columns
 from indb_tensile.sizes import size
 
@@ -182,7 +182,7 @@ def require_role_grants(
 def require_grants(connection: Connection, located: LocatedRelation, columns: Sequence[str]) -> None:
     """Raise PrivilegeError if this session's role may not read the columns of every table that holds rows."""
     role = connection.info.user
-    rows = catalog_rows(connection, copyable_relation.GRANTS, str(located.oid), role, json.dumps(columns))
+    rows = catalog_rows(connection, copyable_relation.GRANTS, str(located.oid), role, json_text(columns))
     _require_complete_grants(connection, role, rows, f"table {located}")
 
 

@@ -15,7 +15,7 @@ VOCABULARY_FILES = {
     "roberta": ("vocab.json", "merges.txt"),
     "gpt2": ("vocab.json", "merges.txt"),
 }
-_HINT = "Save the tokenizer beside the network, which writes tokenizer.json: tokenizer.save_pretrained(…)."
+_HINT = "Save the tokenizer beside the network, which writes tokenizer.json: tokenizer.save_pretrained(...)."
 
 
 def tokenizer_of_vocabulary(family: str, texts: Sequence[str], options: Any, subject: str) -> "Tokenizer":

@@ -73,7 +73,7 @@ def _refused_text(text: str, position: int, match: re.Match[str] | None, before:
         return ExpressionFault(text="it has a character that PostgreSQL does not store", place=place)
     if kind in ("word", "name") and not 1 <= len(own.strip('"').encode()) <= NAME_BYTES:
         return ExpressionFault(text=f"a name has not 1 to {NAME_BYTES} bytes", place=place)
-    # B'…', U&"…" and 1a are words of their own for PostgreSQL.
+    # B'...', U&"..." and 1a are words of their own for PostgreSQL.
     if (kind in ("text", "name") and before in ("word", "name", "number", "text")) or (
         kind == "word" and before == "number"
     ):

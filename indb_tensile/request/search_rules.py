@@ -252,7 +252,7 @@ def check_search(options: Json, space: Json) -> Json:
 
 
 def check_pruning(value: Any) -> Json:
-    """Return the rule that stops trials early, as `{"type": …}` with its parameters. The default is ASHA."""
+    """Return the rule that stops trials early, as `{"type": ...}` with its parameters. The default is ASHA."""
     declaration = {"type": "asha"} if value is None else {"type": value} if isinstance(value, str) else value
     known = ", ".join(PRUNERS)
     hint = f'Give one of {known}, or a JSON object such as {{"type": "asha", "factor": 3, "rungs": 3}}.'

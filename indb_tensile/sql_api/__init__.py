@@ -12,10 +12,12 @@ address, a path or SQL.
 import importlib
 import json
 from collections.abc import Iterator
+from typing import cast
 
 from ..errors import RequestError
+from ..request.json_text import json_text
 from .refusals import READ_ONLY, RefusalError, database_error_fields, fault, refusal_fields
-from .spi import Json, Plpy
+from .spi import Json, Plpy, takes_any_statement
 
 
 def answer(plpy: Plpy, verb: str, request: str | None, rows: list[str | None] | None = None) -> str:
@@ -30,12 +32,12 @@ def answer(plpy: Plpy, verb: str, request: str | None, rows: list[str | None] | 
             decoded["rows"] = None if rows is None else [None if row is None else row.encode() for row in rows]
     except (ValueError, RecursionError) as error:  # PostgreSQL reads deeper lists and longer numbers than Python
         refusal = RequestError(f"the request cannot be read: {error}", hint=_SIMPLER)
-        return json.dumps({"ok": False, "error": refusal_fields(refusal)})
-    return json.dumps(handle(plpy, verb, decoded))
+        return json_text({"ok": False, "error": refusal_fields(refusal)})
+    return json_text(handle(plpy, verb, decoded))
 
 
 def handle(plpy: Plpy, verb: str, request: Json) -> Json:
-    """Process a request and return `{"ok": true, "result": …}` or `{"ok": false, "error": {…}}`.
+    """Process a request and return `{"ok": true, "result": ...}` or `{"ok": false, "error": {...}}`.
 
     The error has sqlstate, message, detail and hint. It is returned and not raised, because PL/Python would prefix
     the message with the name of the exception. `tensile.call` raises it in SQL.
@@ -58,6 +60,7 @@ def prediction_pages(plpy: Plpy, reading: int, snapshot: str | None) -> Iterator
 
     Each has keys, values, labels, probabilities, targets and an error, as texts for SQL (relation_predictions.py).
     """
+    plpy = _for_database(plpy)
     if reading > 0:
         pages = importlib.import_module(".relation_predictions", __package__).pages(plpy, reading, snapshot)
     else:
@@ -77,7 +80,7 @@ def prediction_pages(plpy: Plpy, reading: int, snapshot: str | None) -> Iterator
 
 
 def _error_page(error: dict[str, str]) -> tuple[str | None, ...]:
-    return None, None, None, None, None, json.dumps(error)
+    return None, None, None, None, None, json_text(error)
 
 
 def _result(plpy: Plpy, verb: str, request: Json) -> Json:
@@ -86,7 +89,14 @@ def _result(plpy: Plpy, verb: str, request: Json) -> Json:
     if not isinstance(request, dict):
         raise RequestError("the request is not a JSON object")
     module = importlib.import_module(f".{VERBS[verb]}", __package__)
-    return dict(getattr(module, verb)(plpy, request))
+    return dict(getattr(module, verb)(_for_database(plpy), request))
+
+
+def _for_database(plpy: Plpy) -> Plpy:
+    """Return `plpy`, or what stands for it in a database whose encoding needs that."""
+    if takes_any_statement(plpy):
+        return plpy
+    return cast(Plpy, importlib.import_module(".ascii_statements", __package__).AsciiStatements(plpy))
 
 
 def _with_read_only_reason(plpy: Plpy, error: dict[str, str]) -> dict[str, str]:

@@ -2,10 +2,10 @@
 
 # ruff: noqa: S608 - every name that goes into a statement is quoted by quote_ident, every value is a parameter
 
-import json
 import re
 
 from ..errors import RequestError
+from ..request.json_text import json_text
 from ..request.request_fields import read_text
 from . import service_connection
 from .refusals import DENIED, NO_SCHEMA, PROTOCOL, RefusalError, database_error_fields
@@ -31,7 +31,7 @@ def load_dataset(plpy: Plpy, request: Json) -> Json:
     rows = 0
     while page["rows"]:  # a page past the end is empty
         records = [dict(zip(names, row, strict=True)) for row in page["rows"]]
-        plpy.execute(plpy.prepare(fill, ["jsonb"]), [json.dumps(records)])
+        plpy.execute(plpy.prepare(fill, ["jsonb"]), [json_text(records)])
         rows += len(records)
         page = service_connection.ask(plpy, {"verb": "dataset", "name": name, "offset": rows})
     let_reader_read(plpy, table, schema)

@@ -1,8 +1,8 @@
 """Looks up the functions that an expression names: each must be a plain one of pg_catalog that changes nothing."""
 
-import json
 from collections.abc import Iterable
 
+from ..request.json_text import json_text
 from .spi import Plpy, fetch
 
 
@@ -16,7 +16,7 @@ def refused_functions(plpy: Plpy, names: Iterable[str], *, stored: bool = False)
     wanted = {_PROCEDURES.get(name, name): name for name in names}
     if not wanted:
         return {}
-    rows = fetch(plpy, REFUSED, json.dumps(list(wanted)), stored)
+    rows = fetch(plpy, REFUSED, json_text(list(wanted)), stored)
     return {wanted[row["name"]]: row["reason"] for row in rows}
 
 

@@ -10,13 +10,13 @@ search_path of pg_catalog only.
 # ruff: noqa: S608 - names are quoted by quote_ident, and expressions have passed read_expression
 
 import itertools
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, cast
 
 from ..errors import RequestError
 from ..request.expression_tokens import ExpressionFault
+from ..request.json_text import json_text
 from ..request.task_rules import target_columns
 from ..request.transform_rules import read_expression, read_transform
 from .expression_functions import refused_functions
@@ -223,7 +223,7 @@ def _described(plpy: Plpy, described: Sequence[Json]) -> list[TableColumn]:
             key=False,
             type_oid=row["declared"],
         )
-        for row in fetch(plpy, DESCRIBE, json.dumps(described))
+        for row in fetch(plpy, DESCRIBE, json_text(described))
     ]
 
 

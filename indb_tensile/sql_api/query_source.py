@@ -6,7 +6,6 @@ its rows are copied into a snapshot (snapshot_copy.py).
 
 # ruff: noqa: S608 - the text of the query belongs to the caller, who runs it
 
-import json
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ from typing import Any, Protocol, cast
 
 from ..errors import RequestError
 from ..request.base_types import BASE_TYPE
+from ..request.json_text import json_text
 from ..request.request_fields import read_integer, read_text
 from .refusals import DUPLICATE_COLUMN, SYNTAX, TOO_MUCH, RefusalError, database_error_fields
 from .spi import Json, Plpy, callers_path, fetch
@@ -62,7 +62,7 @@ def describe_query(plpy: Plpy, request: Json) -> Table:
             type_oid=row["declared"],
             type_modifier=row["modifier"],
         )
-        for row in fetch(plpy, DESCRIBE, json.dumps(described))
+        for row in fetch(plpy, DESCRIBE, json_text(described))
     )
     return Table(oid=0, schema="", name=NAME, columns=columns, source=source, query=query)
 

@@ -43,7 +43,7 @@ def refusal_fields(error: RequestError) -> dict[str, str]:
 def database_error_fields(error: Any) -> dict[str, str]:
     """Return PostgreSQL's own error with its fields.
 
-    PL/Python stores the fields as a tuple (code, detail, hint, …).
+    PL/Python stores the fields as a tuple (code, detail, hint, ...).
     """
     data = getattr(error, "spidata", None) or (None, None, None)
     hint = data[2] or (_LOCKED if error.sqlstate == LOCKED else "")

@@ -55,7 +55,7 @@ def _refuse_absent(plpy: Plpy, name: str) -> None:
     rows = fetch(plpy, NETWORKS)
     me = rows[0]["me"]
     known = [row["name"] for row in rows if row["name"] is not None]
-    listed = ", ".join(known[:_MOST_LISTED]) + (", …" if len(known) > _MOST_LISTED else "")
+    listed = ", ".join(known[:_MOST_LISTED]) + (", ..." if len(known) > _MOST_LISTED else "")
     raise RefusalError(
         MISSING,
         f'architecture pretrained: there is no network "{name}" that role "{me}" may train from',

@@ -116,7 +116,7 @@ class RemoteService:
         return RemoteFaultError(f"its certificate was refused: {words}", "Make a new certificate for that service.")
 
 
-# Codes of OpenSSL's verification: X509_V_ERR_…
+# Codes of OpenSSL's verification: X509_V_ERR_...
 _NOT_YET_VALID, _EXPIRED = 9, 10
 _UNKNOWN_AUTHORITY = (2, 18, 19, 20, 21)
 _WRONG_NAME = (62, 64)

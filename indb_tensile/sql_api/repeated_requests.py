@@ -8,6 +8,7 @@ import json
 from typing import Any
 
 from ..errors import RequestError
+from ..request.json_text import json_text
 from ..request.request_fields import read_integer, read_model_name
 from .inherited_arguments import LastRun
 from .prediction_request import predict_into, repeated
@@ -111,7 +112,7 @@ def _request(plpy: Plpy, spec: Json, title: str, call: Json) -> Json:
     """Return the request that a specification came from. `call` has the caller's search_path."""
     request = {name: spec.get(name) for name in _SAME}
     request |= {
-        "architecture": json.dumps(spec.get("architecture")),
+        "architecture": json_text(spec.get("architecture")),
         "search_path": call.get("search_path"),
         "max_runtime_s": spec.get("max_runtime_s"),
         "snapshot": spec.get("snapshot"),

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from ..errors import RequestError
 from ..request.abbreviation import shown
+from ..request.json_text import json_text
 from ..request.request_fields import read_integer, read_model_name, read_text
 from . import service_connection
 from .predictions import storable
@@ -107,7 +108,7 @@ def pages(plpy: Plpy, number: int) -> Iterator[Page]:
     try:
         for part in _parts(plpy, reading, cursor):
             rows = service_connection.ask_rows(plpy, reading.request, part)["rows"]
-            yield None, None, None, None, json.dumps(storable(rows)), None
+            yield None, None, None, None, json_text(storable(rows)), None
     except GeneratorExit:
         _abandoned.append(cursor)  # no statement can run while PostgreSQL ends the query
         raise
@@ -272,7 +273,7 @@ def _future(
 
 
 def _condition(plpy: Plpy, described: Json, series: Any, place_of: dict[str, str]) -> str:
-    """Return the condition that a row is of the chosen series: ` where …`, or nothing."""
+    """Return the condition that a row is of the chosen series: ` where ...`, or nothing."""
     if series is None:
         return ""
     if not isinstance(series, dict) or not series:

@@ -16,6 +16,7 @@ import json
 from collections.abc import Generator, Mapping, Sequence
 
 from ..request.copyable_relation import FAMILY, GRANTS, counting, missing_grants, reasons
+from ..request.json_text import json_text
 from . import service_connection
 from .spi import Json, Plpy, Row, fetch
 
@@ -37,7 +38,7 @@ def may_share(plpy: Plpy, oid: int, columns: Mapping[str, Row], used: Sequence[s
         return False
     if counting(reasons(family, columns.values()), used, keyed=False):
         return False
-    grants = fetch(plpy, GRANTS, oid, _READER, json.dumps(used))
+    grants = fetch(plpy, GRANTS, oid, _READER, json_text(used))
     return not missing_grants(grants, _READER, plpy.quote_ident)
 
 

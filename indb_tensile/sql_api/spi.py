@@ -60,6 +60,16 @@ def fetch(plpy: Plpy, statement: str, *arguments: object) -> Sequence[Row]:
     return list(plpy.execute(_plans[statement], arguments))
 
 
+def takes_any_statement(plpy: Plpy) -> bool:
+    """Return whether statements can have characters beyond ASCII: PL/Python hands over their text in UTF-8.
+
+    In SQL_ASCII PostgreSQL takes all bytes as they are.
+    """
+    if not _encoding:
+        _encoding.append(next(iter(plpy.execute(ENCODING)))["encoding"])
+    return _encoding[0] in ("UTF8", "SQL_ASCII")
+
+
 def check_for_cancel(plpy: Plpy) -> None:
     """Run a statement, which raises the error of a cancel request or a timeout that has arrived."""
     plpy.execute("select 1")
@@ -94,7 +104,9 @@ def literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
+ENCODING = "select pg_catalog.getdatabaseencoding() as encoding"
 CURRENT_PATH = "select pg_catalog.current_setting('search_path') as path"
 # The setting is local, so PostgreSQL reverts it at the end of the function that pins search_path in any case.
 SET_PATH = "select pg_catalog.set_config('search_path', $1::pg_catalog.text, true)"
 _plans: dict[str, PreparedStatement] = {}
+_encoding: list[str] = []  # of the session's database, once it is known

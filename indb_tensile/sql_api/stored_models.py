@@ -1,8 +1,7 @@
 """Defines models, and reads the arguments of a model's last training."""
 
-import json
-
 from ..request.estimator_rules import check_ensemble, check_estimator
+from ..request.json_text import json_text
 from ..request.request_fields import read_model_name
 from . import training_arguments
 from .inherited_arguments import LastRun, read_last_run
@@ -22,7 +21,7 @@ def create_model(plpy: Plpy, request: Json) -> Json:
     }
     check_estimator(definition)
     check_ensemble(definition["architecture"], definition["hyperparams"])
-    values = (name, json.dumps(definition))
+    values = (name, json_text(definition))
     created = fetch(plpy, DEFINE_RESERVED, *values) or fetch(plpy, CREATE_MODEL, *values)
     if not created:
         models = fetch(plpy, MODEL, name)

@@ -1,9 +1,9 @@
 """Checks who may read a table, and writes the GRANT statements that a role lacks."""
 
-import json
 from collections.abc import Sequence
 
 from ..request.copyable_relation import GRANTS, missing_grants
+from ..request.json_text import json_text
 from .refusals import DENIED, RefusalError
 from .spi import Plpy, Row, fetch, qualified
 
@@ -32,7 +32,7 @@ def check_reader(plpy: Plpy, oid: int, subject: str, columns: Sequence[str]) -> 
 
     The role needs the columns of every partition that holds rows.
     """
-    rows = fetch(plpy, GRANTS, oid, READER, json.dumps(list(columns)))
+    rows = fetch(plpy, GRANTS, oid, READER, json_text(list(columns)))
     statements = missing_grants(rows, READER, plpy.quote_ident)
     if statements:
         raise RefusalError(

@@ -1,6 +1,5 @@
 """Checks a training and enqueues it as the caller, or explains what it would need."""
 
-import json
 from collections.abc import Callable, Sequence
 
 from ..request.anomaly_rules import check_anomaly
@@ -8,6 +7,7 @@ from ..request.copyable_relation import counting
 from ..request.estimator_rules import check_ensemble, check_estimator, check_targets_of_estimator, refuse_plan
 from ..request.hyperparam_rules import check_schedule
 from ..request.job_rules import DEPLOY, check_depends_on, check_max_runtime
+from ..request.json_text import json_text
 from ..request.loss_rules import check_loss
 from ..request.pair_rules import check_pair_encodings, check_pairs
 from ..request.rank_rules import check_devices
@@ -97,7 +97,7 @@ def insert_job(
     It is not new if another session has used the request's key since `job_of_key`: the job is then that session's.
     """
     relation = spec["relation"]
-    values = (spec["model"], relation["oid"], relation["schema"], relation["name"], json.dumps(spec))
+    values = (spec["model"], relation["oid"], relation["schema"], relation["name"], json_text(spec))
     awaited = None if depends_on is None else f"{{{','.join(map(str, depends_on))}}}"
     key, retried = read_key(request), read_integer(request, "retry_of")
     enqueued = fetch(plpy, ENQUEUE, *values, priority, read_text(request, "not_before"), key, awaited, retried)

@@ -1,4 +1,4 @@
--- Schema pgml: functions and views with the names and arguments of PostgresML 2, on top of tensile_… functions.
+-- Schema pgml: functions and views with the names and arguments of PostgresML 2, on top of tensile_... functions.
 -- `tensile init --pgml` runs these files in one transaction, and `drop schema pgml cascade` removes what they make.
 --
 -- A second run replaces every function and view, so what users built on them stays. Replacing keeps an object's owner,
@@ -17,7 +17,7 @@ begin
                     current_database()
       using errcode = 'duplicate_schema',
             detail = 'Its functions have the same names and arguments.',
-            hint = 'Call the tensile_… functions beside it; or install the compatibility schema after: '
+            hint = 'Call the tensile_... functions beside it; or install the compatibility schema after: '
                    'drop extension pgml;';
   end if;
   select coalesce(

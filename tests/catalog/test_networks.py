@@ -151,7 +151,7 @@ def test_a_worker_loads_what_the_owner_may_use(database: Database, admin: psycop
         assert stored is not None
         assert (stored.name, stored.weights, stored.config["family"]) == ("bert", WEIGHTS, "bert")
         assert stored_networks.load_network_of_job(worker, job, {"type": "mlp"}) is None
-        with pytest.raises(MissingError, match=f"digest {'c' * 12}…, which is not registered now"):
+        with pytest.raises(MissingError, match=f"digest {'c' * 12}..., which is not registered now"):
             stored_networks.load_network_of_job(worker, job, declared | {"digest": "c" * 64})
         of_version = stored_networks.load_network_of_version(
             worker, "version 1", {"type": "pretrained", "digest": "a" * 64}

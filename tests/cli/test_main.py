@@ -113,7 +113,8 @@ def test_missing_database_is_refused_with_both_remedies(tensile: Tensile) -> Non
         assert done.code == errors.DatabaseError.exit_code
         assert done.err == (
             "tensile: no database is named, and there is no embedded one yet\n"
-            "  hint: run tensile up for an embedded one, or name yours with --dsn or libpq's PGHOST, PGDATABASE, …\n"
+            "  hint: run tensile up for an embedded one, or name yours with --dsn or libpq's PGHOST, PGDATABASE, "
+            "...\n"
         )
 
 

@@ -196,7 +196,7 @@ def test_owner_that_has_used_its_device_seconds_is_refused_and_its_queued_jobs_w
             'role "alice" has used 100.3 device-seconds today, and its quota is 100 a day'
         )
         assert "Days are those of UTC. The next day begins at 20" in str(diagnostics.message_detail)
-        assert "tensile_set_quota('alice', device_seconds => …)" in str(diagnostics.message_hint)
+        assert "tensile_set_quota('alice', device_seconds => ...)" in str(diagnostics.message_hint)
         bobs = enqueue(bob, "b")
         assert claim(connection, worker).job == bobs
         assert jobs.claim_job(connection, worker) is None
@@ -223,7 +223,7 @@ def test_refusal_of_a_training_reaches_the_user_whole(alice: Connection, admin: 
         'role "alice" has used 3612.5 device-seconds today, and its quota is 3600 a day',
         f"Days are those of UTC. The next day begins at {tomorrow} 00:00 UTC; jobs that are in the queue start then.",
         "Enqueue the job then. A member of tensile_admin can allow more: "
-        "select tensile_set_quota('alice', device_seconds => …);",
+        "select tensile_set_quota('alice', device_seconds => ...);",
     )
 
 

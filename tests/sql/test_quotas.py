@@ -127,7 +127,7 @@ def test_more_jobs_than_the_quota_are_refused_with_a_hint(database: Database) ->
             caught.value.diag.message_primary
             == 'role "alice" may have at most 3 jobs in the queue, and this statement would exceed that'
         )
-        assert "tensile_set_quota('alice', jobs_queued => …)" in str(caught.value.diag.message_hint)
+        assert "tensile_set_quota('alice', jobs_queued => ...)" in str(caught.value.diag.message_hint)
         enqueue(bob, "b")
         alice.execute("select tensile_cancel(1)")
         enqueue(alice, "a")

@@ -14,6 +14,7 @@ from indb_tensile.sql_api import (
     training_table,
     version_lookup,
 )
+from indb_tensile.sql_api.spi import ENCODING
 from tests.sql.fakes import INSTALLATION, FakeService
 
 Row = Mapping[str, Any]
@@ -59,6 +60,8 @@ class FakePlpy:
     def execute(self, plan: Any, arguments: Sequence[object] = ()) -> Iterable[Row]:
         if plan == "select 1" and self.cancelled:
             raise self.SPIError("canceling statement due to user request")
+        if plan == ENCODING:
+            return FakeResult([{"encoding": "UTF8"}])
         self.executed.append((plan, tuple(arguments)))
         return FakeResult(next((rows for text, rows in self.rows.items() if text in plan), []))
 

@@ -105,7 +105,7 @@ class TlsListener:
             )
         except OSError as error:
             self._failures += 1
-            if self._failures & (self._failures - 1) == 0:  # the 1st, 2nd, 4th …: attempts must not fill the log
+            if self._failures & (self._failures - 1) == 0:  # the 1st, 2nd, 4th ...: attempts must not fill the log
                 _log.warning("refused a connection from %s (%d so far): %s", host, self._failures, error)
 
 

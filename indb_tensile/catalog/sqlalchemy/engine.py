@@ -14,6 +14,7 @@ from sqlalchemy.exc import DBAPIError
 
 from indb_tensile.catalog.connection import connect
 from indb_tensile.catalog.queries import query
+from indb_tensile.request.json_text import json_text
 
 # A command lists with one connection. The second one lets a program read in two threads, and keeps a program with a
 # pool of its own from taking many of the server's max_connections.
@@ -50,6 +51,7 @@ def catalog_engine(dsn: str = "", *, application_name: str, read_only: bool = Tr
         pool_timeout=_POOL_TIMEOUT_S,
         pool_pre_ping=True,
         hide_parameters=True,  # values of users' filters do not belong in errors and logs
+        json_serializer=json_text,
         use_native_hstore=False,  # saves a query on each engine: the catalog has no hstore
     )
     event.listen(engine, "begin", _pin)

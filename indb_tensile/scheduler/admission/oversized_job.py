@@ -26,7 +26,7 @@ def too_large(decision: Decision, head: Member, infeasible: Infeasible) -> Outco
         (
             _or_no_limit(head.job.owner_limit_bytes),
             "its owner's quota",
-            "have an administrator raise the quota: select tensile_set_quota(…, bytes => …)",
+            "have an administrator raise the quota: select tensile_set_quota(..., bytes => ...)",
         ),
     )
     floor_bytes = least_bytes(planned(head))
