@@ -24,7 +24,7 @@ from indb_tensile.scheduler.completion.choose_starts import (
     choose_starts,
 )
 from indb_tensile.scheduler.completion.demand import JobDemand, TradeOff
-from indb_tensile.scheduler.completion.set_forecasts import SetForecasts, SharedDevice, members
+from indb_tensile.scheduler.completion.set_forecasts import SetForecasts, SharedDevice, fits_alone, members
 from indb_tensile.scheduler.exchange_times import blocking_ns
 from indb_tensile.scheduler.graph import OpIndex, Stage
 from indb_tensile.scheduler.planner import JobPlan
@@ -62,9 +62,7 @@ class StartRule:
         if number is not None:
             return self._forecasts.step_ns(1 << number) is not None
         member = self._beyond.get(job)
-        if member is None:
-            return False
-        return SetForecasts((demand_of(self._pool, member),), self._device).step_ns(1) is not None
+        return member is not None and fits_alone(member.trade_offs, self._device)
 
     def confirms(self, jobs: tuple[JobId, ...], plans: tuple[JobPlan, ...]) -> bool:
         """Return whether the jobs still start now that these plans, of the running jobs and their own, are known."""

@@ -68,10 +68,13 @@ class Decision:
         """
         if self.pool.due is not None and reason is PlanReason.DRIFT:
             return
-        for member in self.pool.members:
-            if member.workload is not None:
-                self.put(replace(member, workload=corrected(member)))
-        self.pool = replace(self.pool, due=reason)
+        self.pool = replace(self.pool, due=reason, members=tuple(map(_with_corrected_latencies, self.pool.members)))
+
+
+def _with_corrected_latencies(member: Member) -> Member:
+    if member.workload is None or member.workload.latency_ns[0] == member.corrected_ns:
+        return member
+    return replace(member, workload=corrected(member))
 
 
 def corrected(member: Member) -> Workload:

@@ -4,7 +4,7 @@ The fair schedule advances by the work that running jobs report. A job that come
 that its owner has paused makes no progress in the fair schedule.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from indb_tensile.scheduler.admission.decision import Decision
@@ -57,14 +57,14 @@ def begin_turn(member: Member) -> Member:
     return replace(member, turn_steps=member.steps_left, made_way="")
 
 
-def in_fair_order(pool: Pool, members: Sequence[Member]) -> list[Member]:
+def in_fair_order(pool: Pool, members: Sequence[Member], ends_ns: Mapping[int, float] | None = None) -> list[Member]:
     """Return the jobs in the order in which they should run.
 
     First come jobs for which others have left the device already, then jobs whose first step is overdue, and then all
     others as the fair schedule ends them. An owner's places in this order are given to its jobs by their priorities,
-    so a priority delays no job of another owner.
+    so a priority delays no job of another owner. `ends_ns` are foretold_fair_ends_ns(pool), if they are known.
     """
-    ends_ns = foretold_fair_ends_ns(pool)
+    ends_ns = foretold_fair_ends_ns(pool) if ends_ns is None else ends_ns
     awaited = {other.aside_for for other in pool.members}
     # Jobs that have made way for a rank before precede an early rank.
     early = any(is_early_rank(pool, member) for member in members)

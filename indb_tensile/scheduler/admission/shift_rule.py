@@ -11,7 +11,7 @@ the host pool has room for its state beside one region, which stays free for the
 jobs than the setting `parked_jobs` wait there.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from indb_tensile.scheduler.admission.completion_rule import demand_of, planned_step_ns, seconds, shared_device
@@ -26,6 +26,7 @@ from indb_tensile.scheduler.admission.fair_turns import (
 from indb_tensile.scheduler.admission.idle_devices import goes_soon
 from indb_tensile.scheduler.admission.parking import bring_back, free_places, set_aside
 from indb_tensile.scheduler.admission.pool import JobStage, Member, PlanReason, Pool, Sharing
+from indb_tensile.scheduler.completion.choose_starts import HORIZON
 from indb_tensile.scheduler.completion.set_forecasts import SetForecasts, members
 from indb_tensile.scheduler.completion.shifts import CHANGE_SHARE, DeviceShift, ShiftQuestion, choose_shift
 from indb_tensile.scheduler.host_memory import parked_bytes
@@ -106,10 +107,14 @@ def _foretell_shift(pool: Pool, waiting: Sequence[Member]) -> tuple[list[Member]
     if not _is_possible(pool) or not waiting:
         return None
     running = pool.at(JobStage.RUNNING)
-    known = in_fair_order(pool, [m for m in (*running, *waiting) if m.trade_offs])
-    if len(known) < len(running) + 1 or any(not m.trade_offs for m in running):
+    ends_ns = foretold_fair_ends_ns(pool)
+    ordered = in_fair_order(pool, [m for m in (*running, *waiting) if m.trade_offs], ends_ns)
+    if len(ordered) < len(running) + 1 or any(not m.trade_offs for m in running):
         return None
-    question = _question(pool, known)
+    # Waiting jobs beyond the horizon change nothing, and to compute the demands of hundreds would take long.
+    beyond = {m.job.claim for m in [m for m in ordered if m.stage is not JobStage.RUNNING][HORIZON:]}
+    known = [m for m in ordered if m.job.claim not in beyond]
+    question = _question(pool, known, ends_ns)
     chosen = choose_shift(question) if question.is_open else None
     if chosen is None or not _has_room(pool, known, chosen):
         return None
@@ -125,13 +130,13 @@ def _is_possible(pool: Pool) -> bool:
     return all(m.settled and m.adopted for m in pool.at(JobStage.RUNNING))
 
 
-def _question(pool: Pool, known: Sequence[Member]) -> ShiftQuestion:
+def _question(pool: Pool, known: Sequence[Member], ends_ns: Mapping[int, float]) -> ShiftQuestion:
+    """Return the question about these jobs, which are in fair order. The fair schedule ends them at `ends_ns`."""
     running = sum(1 << k for k, m in enumerate(known) if m.stage is JobStage.RUNNING)
     numbers = members(running)
     followed = [(known[k], known[k].plan) for k in numbers]
     times = tuple(planned_step_ns(pool, member, plan, len(numbers)) for member, plan in followed if plan is not None)
     device = shared_device(pool, pool.budget_bytes - sum(m.granted_bytes for m in pool.at(JobStage.CALIBRATING)))
-    ends_ns = foretold_fair_ends_ns(pool)
     return ShiftQuestion(
         forecasts=SetForecasts(
             tuple(demand_of(pool, m) for m in known), device, {running: times} if times else None, running

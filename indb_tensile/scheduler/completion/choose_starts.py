@@ -18,15 +18,15 @@ difference below the error of the estimates must not start a job, because a job 
 end.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import combinations
 
 from indb_tensile.job import JobId
 from indb_tensile.scheduler.completion.demand import JobDemand
-from indb_tensile.scheduler.completion.foretell import ScheduleMoment, first_moment, start, until_next_end
+from indb_tensile.scheduler.completion.foretell import ScheduleMoment, ScheduleTree, first_moment
 from indb_tensile.scheduler.completion.set_forecasts import SetForecasts, SharedDevice, members
+from indb_tensile.scheduler.completion.start_lists import StartLists
 from indb_tensile.scheduler.completion.start_rules import OvertakingRule, earlier_equals, job_orders
 
 # Schedules whose makespans differ by less are ranked by ANTT. A larger band finishes short jobs earlier and the last
@@ -113,22 +113,22 @@ def choose_starts(forecasts: SetForecasts, running: int, *, nodes: int = _NODES)
     )
 
 
-def raises_throughput(forecasts: SetForecasts, width: int, running: int, job: int) -> bool:
-    """Return whether the set is narrower than `width`, and the job fits and raises the set's throughput by `MARGIN`.
+def raises_throughput(forecasts: SetForecasts, running: int, job: int) -> bool:
+    """Return whether the job fits beside the running jobs and raises the throughput by `MARGIN`.
 
     `running` and `job` are bit masks.
     """
-    if not _fits(forecasts, width, running, job):
+    if not _fits(forecasts, running, job):
         return False
     return forecasts.throughput(running | job) > forecasts.throughput(running) * (1 + MARGIN)
 
 
-def _fits(forecasts: SetForecasts, width: int, running: int, job: int) -> bool:
-    return running.bit_count() < width and forecasts.step_ns(running | job) is not None
+def _fits(forecasts: SetForecasts, running: int, job: int) -> bool:
+    return forecasts.step_ns(running | job) is not None
 
 
-def _fits_unplanned(forecasts: SetForecasts, width: int, running: int, job: int) -> bool:
-    return _fits(forecasts, width, running, job) and forecasts.fit_unplanned(running | job)
+def _fits_unplanned(forecasts: SetForecasts, running: int, job: int) -> bool:
+    return _fits(forecasts, running, job) and forecasts.fit_unplanned(running | job)
 
 
 def _without(moment: ScheduleMoment, job: int) -> ScheduleMoment:
@@ -143,8 +143,8 @@ def _without(moment: ScheduleMoment, job: int) -> ScheduleMoment:
     )
 
 
-def _among(order: Sequence[int], waiting: int) -> list[int]:
-    return [k for k in order if waiting >> k & 1]
+def _union(jobs: Iterable[int]) -> int:
+    return sum([1 << k for k in jobs])
 
 
 def _best(schedules: "list[_Schedule]") -> _Schedule | None:
@@ -174,11 +174,16 @@ class _Search:
     _least_antt: float = float("inf")  # of schedules within the band
     _most_throughput: float = field(init=False)  # that any set of these jobs can have
     _rule: OvertakingRule = field(init=False)
+    _tree: ScheduleTree = field(init=False)
+    _lists: StartLists = field(init=False)
     _orders: tuple[tuple[int, ...], ...] = field(init=False)
     _earlier_equals: list[int] = field(init=False)
+    _candidates: dict[int, list[int]] = field(default_factory=dict)  # sets that may start, by the waiting jobs
 
     def __post_init__(self) -> None:
         self._rule = OvertakingRule(self.forecasts)
+        self._tree = ScheduleTree(self.forecasts)
+        self._lists = StartLists(self._tree, self._rule.may_join)
         self._orders = job_orders(self.demands)
         self._earlier_equals = earlier_equals(self.demands)
         self._most_throughput = max(map(self._bound_of_size, range(1, len(self.demands) + 1)), default=1.0)
@@ -197,24 +202,10 @@ class _Search:
         for order in self._orders:
             for width in widths:
                 for rule in rules if width > 1 else rules[:1]:  # a list of width 1 takes turns by any rule
-                    self._follow(moment, order, partial(rule, self.forecasts, width))
-
-    def _follow(self, moment: ScheduleMoment, order: Sequence[int], joins: Callable[[int, int], bool]) -> None:
-        """Foretell the schedule in which jobs start in this order, whenever they may join the present set."""
-        starts: int | None = None
-        while not moment.is_over:
-            chosen = 0
-            for k in _among(order, moment.waiting):
-                present = moment.running | chosen
-                joining = not present or joins(present, 1 << k)
-                if joining and self._rule.may_start(moment, chosen | 1 << k):
-                    chosen |= 1 << k
-            starts = chosen if starts is None else starts
-            following = until_next_end(start(moment, chosen), self.forecasts)
-            if following is None:
-                return
-            moment = following
-        self._keep(moment, starts or 0)
+                    end = self._lists.follow(moment, order, rule, width)
+                    if end is not None:
+                        starts, moment_of_end = end
+                        self._keep(moment_of_end, starts)
 
     # --- branch and bound --------------------------------------------------------------------------------------
 
@@ -227,7 +218,7 @@ class _Search:
             if self.nodes <= 0:
                 return
             self.nodes -= 1
-            following = until_next_end(start(moment, jobs), self.forecasts)
+            following = self._tree.following(moment, jobs)
             if following is not None and self._may_improve(following):
                 self.branch(following, jobs if starts is None else starts)
 
@@ -236,35 +227,30 @@ class _Search:
         if not moment.waiting:
             yield 0
             return
-        tried: set[int] = set()
-        for jobs in self._candidate_subsets(moment):
-            if jobs in tried or not (jobs or moment.running):
-                continue
-            tried.add(jobs)
-            if self._skips_an_equal(moment, jobs) or not self._rule.may_start(moment, jobs):
-                continue
-            if self.forecasts.step_ns(moment.running | jobs) is not None:
+        if moment.waiting not in self._candidates:
+            self._candidates[moment.waiting] = list(dict.fromkeys(self._candidate_subsets(moment.waiting)))
+        for jobs in self._candidates[moment.waiting]:
+            present = moment.running | jobs
+            if present and self._rule.may_start(moment, jobs) and self.forecasts.step_ns(present) is not None:
                 yield jobs
 
-    def _candidate_subsets(self, moment: ScheduleMoment) -> Iterator[int]:
-        waiting = members(moment.waiting)
-        if len(waiting) <= _ALL_SUBSETS:
-            for size in range(len(waiting), -1, -1):
-                for chosen in combinations(waiting, size):
-                    yield sum(1 << k for k in chosen)
-            return
-        orders = [_among(order, moment.waiting) for order in self._orders]
-        for size in range(min(len(waiting), _WIDTHS[-1]), -1, -1):
-            for order in orders:
-                yield sum(1 << k for k in order[:size])
-            if size == 1:
-                yield from (1 << k for k in waiting)
-            if size == 2:
-                yield from (1 << j | 1 << k for j, k in combinations(waiting, 2))
+    def _candidate_subsets(self, waiting: int) -> Iterator[int]:
+        """Yield subsets of the waiting jobs, larger ones first, without those that skip an earlier equal job."""
+        for jobs in self._subsets_of(waiting):
+            if not any(self._earlier_equals[k] & waiting & ~jobs for k in members(jobs)):
+                yield jobs
 
-    def _skips_an_equal(self, moment: ScheduleMoment, jobs: int) -> bool:
-        left_behind = moment.waiting & ~jobs
-        return any(self._earlier_equals[k] & left_behind for k in members(jobs))
+    def _subsets_of(self, waiting: int) -> Iterator[int]:
+        numbers = members(waiting)
+        if len(numbers) <= _ALL_SUBSETS:
+            for size in range(len(numbers), -1, -1):
+                yield from map(_union, combinations(numbers, size))
+            return
+        orders = [[k for k in order if waiting >> k & 1] for order in self._orders]
+        for size in range(min(len(numbers), _WIDTHS[-1]), -1, -1):
+            yield from (_union(order[:size]) for order in orders)
+            if size <= 2:
+                yield from map(_union, combinations(numbers, size))
 
     def _may_improve(self, moment: ScheduleMoment) -> bool:
         """Return whether a schedule through this moment can have the least makespan, or the least ANTT in the band.
@@ -273,16 +259,16 @@ class _Search:
         highest throughput.
         """
         left = members(moment.running | moment.waiting)
-        step_ns = [self.demands[k].alone_ns for k in left]
-        alone_ns = [moment.left_ns(k, ns) for k, ns in zip(left, step_ns, strict=True)]
-        device_ns = sum(moment.steps_left[k] * ns for k, ns in zip(left, step_ns, strict=True))
-        makespan_ns = moment.now_ns + max(max(alone_ns, default=0.0), device_ns / self._most_throughput)
+        alone_ns, total_ns = self.forecasts.alone_ns, self.forecasts.total_ns
+        device_ns = sum([moment.steps_left[k] * alone_ns[k] for k in left])
+        left_ns = [moment.left_ns(k, alone_ns[k]) for k in left]
+        makespan_ns = moment.now_ns + max(max(left_ns, default=0.0), device_ns / self._most_throughput)
         if makespan_ns > self._least_ns * (1 + BAND):
             return False
         if makespan_ns < self._least_ns:
             return True
-        ends = zip(left, alone_ns, strict=True)
-        turnaround = moment.turnaround + sum((moment.now_ns + ns) / self.demands[k].total_ns for k, ns in ends)
+        ends = zip(left, left_ns, strict=True)
+        turnaround = moment.turnaround + sum([(moment.now_ns + ns) / total_ns[k] for k, ns in ends])
         return turnaround / len(self.demands) < self._least_antt
 
     def _bound_of_size(self, jobs: int) -> float:

@@ -22,7 +22,7 @@ from indb_tensile.scheduler.completion.set_forecasts import SetForecasts, member
 _ROUNDING = 1e-9  # a remainder below this part of the previous remainder is a rounding error and counts as done
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)  # a key of dictionaries, by identity
 class ScheduleMoment:
     """The jobs at one moment of a schedule.
 
@@ -89,23 +89,26 @@ def until_next_end(moment: ScheduleMoment, forecasts: SetForecasts) -> ScheduleM
     closing_ns, ends_ns = list(moment.closing_ns), list(moment.ends_ns)
     turnaround = moment.turnaround
     while running == moment.running:
-        computing = [k for k in numbers if steps_left[k] and not startup_ns[k]]
-        step_ns = [0.0] * len(steps_left)  # of the jobs that compute
-        for k, ns in zip(computing, _part_step_ns(forecasts, running, computing), strict=True):
-            step_ns[k] = ns
-        passed_ns = min([startup_ns[k] or steps_left[k] * step_ns[k] or closing_ns[k] for k in numbers])
+        computing = 0
+        for k in numbers:
+            if steps_left[k] and not startup_ns[k]:
+                computing |= 1 << k
+        step_ns = dict(zip(members(computing), forecasts.part_step_ns(running, computing) or (), strict=True))
+        passed_ns = min(
+            [startup_ns[k] or (steps_left[k] * step_ns[k] if k in step_ns else closing_ns[k]) for k in numbers]
+        )
         now_ns += passed_ns
         for k in numbers:
             if startup_ns[k]:
                 startup_ns[k] = _less(startup_ns[k], passed_ns)
-            elif step_ns[k]:
+            elif k in step_ns:
                 steps_left[k] = _less(steps_left[k], passed_ns / step_ns[k])
             else:
                 closing_ns[k] = _less(closing_ns[k], passed_ns)
             if not (startup_ns[k] or steps_left[k] or closing_ns[k]):
                 running &= ~(1 << k)
                 ends_ns[k] = now_ns
-                turnaround += now_ns / forecasts.demands[k].total_ns
+                turnaround += now_ns / forecasts.total_ns[k]
     return ScheduleMoment(
         now_ns=now_ns,
         running=running,
@@ -118,8 +121,21 @@ def until_next_end(moment: ScheduleMoment, forecasts: SetForecasts) -> ScheduleM
     )
 
 
-def _part_step_ns(forecasts: SetForecasts, jobs: int, computing: Sequence[int]) -> tuple[float, ...]:
-    return forecasts.part_step_ns(jobs, sum(1 << k for k in computing)) or ()
+class ScheduleTree:
+    """The moments of the schedules that one choice compares. Schedules that begin alike share their moments."""
+
+    def __init__(self, forecasts: SetForecasts) -> None:
+        self.forecasts = forecasts
+        self._following: dict[tuple[ScheduleMoment, int], ScheduleMoment | None] = {}
+
+    def following(self, moment: ScheduleMoment, jobs: int) -> ScheduleMoment | None:
+        """Return the moment at which the next job is done if these waiting jobs start at `moment`; None if the set
+        cannot run.
+        """
+        begin = (moment, jobs)
+        if begin not in self._following:
+            self._following[begin] = until_next_end(start(moment, jobs), self.forecasts)
+        return self._following[begin]
 
 
 def _less(left: float, passed: float) -> float:

@@ -1,7 +1,6 @@
 """Divide the memory of a device along the trade-offs of jobs, for the least sum of slowdowns."""
 
 from collections.abc import Iterator, Sequence
-from operator import itemgetter
 from typing import NamedTuple
 
 from indb_tensile.scheduler.completion.demand import TradeOff
@@ -13,16 +12,19 @@ def divide_memory(curves: "Sequence[MemoryCurve]", budget_bytes: int) -> list[in
     Greedy: each step moves the job to a smaller plan for which that costs the least slowdown for each saved byte.
     """
     at = [0] * len(curves)
-    used_bytes = sum(curve.rounded_bytes[0] for curve in curves)
+    used_bytes = sum([curve.rounded_bytes[0] for curve in curves])
+    if used_bytes <= budget_bytes:
+        return at
+    if sum([curve.rounded_bytes[-1] for curve in curves]) > budget_bytes:
+        return None
+    steps = [curve.step_from(0) for curve in curves]
+    slopes = [step.slope for step in steps]
     while used_bytes > budget_bytes:
-        steps = [
-            (step.slope, k, step) for k, curve in enumerate(curves) if (step := curve.step_from(at[k])) is not None
-        ]
-        if not steps:
-            return None
-        _, k, step = min(steps, key=itemgetter(0, 1))
-        at[k] = step.to
-        used_bytes -= step.saved_bytes
+        k = slopes.index(min(slopes))
+        at[k] = steps[k].to
+        used_bytes -= steps[k].saved_bytes
+        steps[k] = curves[k].step_from(at[k])
+        slopes[k] = steps[k].slope
     return at
 
 
@@ -37,18 +39,21 @@ class _StepDown(NamedTuple):
     saved_bytes: int
 
 
+_NO_STEP = _StepDown(slope=float("inf"), to=-1, saved_bytes=0)
+
+
 class MemoryCurve:
     """The trade-offs of one job, with their memory in whole regions."""
 
     def __init__(self, points: tuple[TradeOff, ...], region_bytes: int) -> None:
         self.points = points
         self.rounded_bytes = [-(-point.peak_bytes // region_bytes) * region_bytes for point in points]
-        self._steps: dict[int, _StepDown | None] = {}
+        self._steps: dict[int, _StepDown] = {}
 
-    def step_from(self, at: int) -> _StepDown | None:
-        """Return the step down from this plan with the least slope; None if no other plan needs less memory."""
+    def step_from(self, at: int) -> _StepDown:
+        """Return the step down from this plan with the least slope, or `_NO_STEP` if no plan needs less memory."""
         if at not in self._steps:
-            self._steps[at] = min(self._steps_from(at), default=None)
+            self._steps[at] = min(self._steps_from(at), default=_NO_STEP)
         return self._steps[at]
 
     def _steps_from(self, at: int) -> Iterator[_StepDown]:

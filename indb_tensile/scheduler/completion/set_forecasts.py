@@ -8,12 +8,11 @@ makes real plans for the chosen set, whose forecasts then replace the estimate (
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from indb_tensile.scheduler.completion.contention import Contention
 from indb_tensile.scheduler.completion.demand import JobDemand, TradeOff
 from indb_tensile.scheduler.completion.memory_division import MemoryCurve, divide_memory
-
-_BITS = tuple(tuple(bit for bit in range(8) if byte >> bit & 1) for byte in range(256))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +71,9 @@ class SetForecasts:
         self._known_estimates: dict[int, _Estimate | None] = {}
         self._kinds = _kinds(demands)
         self._corrected = dict(map(self._by_kind, (corrections or {}).items()))
-        self._alone_ns = [demand.alone_ns for demand in demands]
+        # The demands compute these times anew whenever they are asked.
+        self.alone_ns = tuple(demand.alone_ns for demand in demands)
+        self.total_ns = tuple(demand.total_ns for demand in demands)
         self._throughputs: dict[int, float] = {}
         self._curves = [MemoryCurve(demand.trade_offs, device.region_bytes) for demand in demands]
         self._slow = {slow.kinds: slow.slowdowns for slow in device.slow_sets}
@@ -104,7 +105,7 @@ class SetForecasts:
         known = self._throughputs.get(jobs)
         if known is None:
             rows = zip(members(jobs), self.step_ns(jobs) or (), strict=False)  # no rows if the set cannot run
-            known = self._throughputs[jobs] = sum(self._alone_ns[k] / ns for k, ns in rows)
+            known = self._throughputs[jobs] = sum(self.alone_ns[k] / ns for k, ns in rows)
         return known
 
     def is_too_slow(self, job: int, step_ns: float) -> bool:
@@ -112,7 +113,7 @@ class SetForecasts:
         times of its steps. Other jobs do not slow down its start and its end.
         """
         demand = self.demands[job]
-        edges_ns, alone_ns = demand.startup_ns + demand.closing_ns, demand.steps_left * self._alone_ns[job]
+        edges_ns, alone_ns = demand.startup_ns + demand.closing_ns, demand.steps_left * self.alone_ns[job]
         allowed_ns = self.device.max_slowdown * alone_ns + (self.device.max_slowdown - 1) * edges_ns
         return demand.steps_left * step_ns > allowed_ns
 
@@ -198,19 +199,18 @@ class SetForecasts:
         if slowdowns is None:
             return times
         by_place = dict(zip(order, slowdowns, strict=True))
-        return [max(ns, by_place[at] * self._alone_ns[numbers[at]]) for at, ns in enumerate(times)]
+        return [max(ns, by_place[at] * self.alone_ns[numbers[at]]) for at, ns in enumerate(times)]
 
 
+def fits_alone(trade_offs: Sequence[TradeOff], device: SharedDevice) -> bool:
+    """Return whether some plan of a job fits if no other job runs."""
+    return -(-trade_offs[-1].peak_bytes // device.region_bytes) * device.region_bytes <= device.budget_bytes
+
+
+@lru_cache(maxsize=1 << 16)  # a choice asks for the members of the same sets thousands of times
 def members(jobs: int) -> tuple[int, ...]:
     """Return the numbers of the bits that are set, in increasing order."""
-    if jobs < 256:
-        return _BITS[jobs]
-    numbers = _BITS[jobs & 255]
-    first = 8
-    while jobs := jobs >> 8:
-        numbers += tuple(first + bit for bit in _BITS[jobs & 255])
-        first += 8
-    return numbers
+    return tuple(number for number in range(jobs.bit_length()) if jobs >> number & 1)
 
 
 def _kinds(demands: Sequence[JobDemand]) -> list[int]:
@@ -219,8 +219,10 @@ def _kinds(demands: Sequence[JobDemand]) -> list[int]:
     return [first.setdefault((demand.kind, demand.trade_offs), k) for k, demand in enumerate(demands)]
 
 
-def _with_lanes(points: Sequence[TradeOff], times: Sequence[float]) -> list[float]:
+def _with_lanes(points: Sequence[TradeOff], times: list[float]) -> list[float]:
     """Return the times of the steps when the copies of all jobs have to share the lanes."""
+    if not any(point.out_ns or point.in_ns for point in points):
+        return times
     pairs = list(zip(points, times, strict=True))
     out_use = sum(point.out_ns / ns for point, ns in pairs)
     in_use = sum(point.in_ns / ns for point, ns in pairs)

@@ -22,8 +22,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from indb_tensile.scheduler.completion.choose_starts import BAND, HORIZON, raises_throughput
-from indb_tensile.scheduler.completion.foretell import ScheduleMoment, first_moment, start, until_next_end
+from indb_tensile.scheduler.completion.foretell import ScheduleMoment, ScheduleTree, first_moment
 from indb_tensile.scheduler.completion.set_forecasts import SetForecasts, members
+from indb_tensile.scheduler.completion.start_lists import StartLists
 
 CHANGE_SHARE = 0.05  # the largest share of a job's quantum that a change of places takes (admission/shift_rule.py)
 # How many times the loss the gain has to be. A small change of the estimates then does not reverse a shift.
@@ -153,23 +154,25 @@ def _courses(question: ShiftQuestion, running: int) -> Iterator[_Course]:
     demands = question.forecasts.demands
     near = [k for k in question.order if not question.running >> k & 1][:HORIZON]
     known = question.running | sum(1 << k for k in near)
-    order = _without_near_ties(question, [k for k in question.order if known >> k & 1])
+    order = tuple(_without_near_ties(question, [k for k in question.order if known >> k & 1]))
+    lists = StartLists(ScheduleTree(question.forecasts))
     whole = first_moment(demands, running)
+    moment = ScheduleMoment(
+        now_ns=0.0,
+        running=running,
+        waiting=known & ~running,
+        startup_ns=whole.startup_ns,
+        steps_left=whole.steps_left,
+        closing_ns=whole.closing_ns,
+        ends_ns=whole.ends_ns,
+    )
     for width in _WIDTHS:
         if width > len(order):
             return
-        moment = ScheduleMoment(
-            now_ns=0.0,
-            running=running,
-            waiting=known & ~running,
-            startup_ns=whole.startup_ns,
-            steps_left=whole.steps_left,
-            closing_ns=whole.closing_ns,
-            ends_ns=whole.ends_ns,
-        )
-        course = _followed(question.forecasts, moment, order, width)
-        if course is not None:
-            yield course
+        end = lists.follow(moment, order, raises_throughput, width)
+        if end is not None:
+            first, last = end
+            yield _Course(jobs=running | first, makespan_ns=last.now_ns, ends_ns=last.ends_ns)
 
 
 def _without_near_ties(question: ShiftQuestion, order: Sequence[int]) -> list[int]:
@@ -184,21 +187,6 @@ def _without_near_ties(question: ShiftQuestion, order: Sequence[int]) -> list[in
                 place -= 1
         ordered.insert(place, job)
     return ordered
-
-
-def _followed(forecasts: SetForecasts, moment: ScheduleMoment, order: Sequence[int], width: int) -> _Course | None:
-    first: int | None = None
-    while not moment.is_over:
-        jobs = moment.running
-        for k in order:
-            if moment.waiting >> k & 1 and (not jobs or raises_throughput(forecasts, width, jobs, 1 << k)):
-                jobs |= 1 << k
-        following = until_next_end(start(moment, jobs & moment.waiting), forecasts)
-        if following is None:
-            return None
-        first = jobs if first is None else first
-        moment = following
-    return _Course(jobs=first or 0, makespan_ns=moment.now_ns, ends_ns=moment.ends_ns)
 
 
 def _delayed(question: ShiftQuestion, course: _Course) -> _Course:

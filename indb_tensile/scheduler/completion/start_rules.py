@@ -26,17 +26,19 @@ class OvertakingRule:
 
     def may_start(self, moment: ScheduleMoment, jobs: int) -> bool:
         """Return whether these waiting jobs may start now, before the waiting jobs that are not among them."""
-        left_behind = moment.waiting & ~jobs
-        for k in members(jobs):
-            overtaken = left_behind & self._others[k]
-            if overtaken and not all(self._fills_a_gap(moment, k, earlier) for earlier in members(overtaken)):
-                return False
-        return True
+        return all(self.may_join(moment, jobs, k) for k in members(jobs))
 
-    def _fills_a_gap(self, moment: ScheduleMoment, job: int, earlier: int) -> bool:
-        """Return whether the earlier job cannot run beside the present set, and `job` ends before the set changes."""
-        if self._forecasts.step_ns(moment.running | 1 << earlier) is not None:
-            return False
+    def may_join(self, moment: ScheduleMoment, jobs: int, job: int) -> bool:
+        """Return whether the waiting job may start now together with these jobs, which may start."""
+        overtaken = moment.waiting & ~jobs & self._others[job]
+        return not overtaken or (self._is_blocked(moment, overtaken) and self._fills_a_gap(moment, job))
+
+    def _is_blocked(self, moment: ScheduleMoment, jobs: int) -> bool:
+        """Return whether none of these jobs can run beside the present set."""
+        return all(self._forecasts.step_ns(moment.running | 1 << k) is None for k in members(jobs))
+
+    def _fills_a_gap(self, moment: ScheduleMoment, job: int) -> bool:
+        """Return whether the job can run beside the present set, and ends before the set changes."""
         together = moment.running | 1 << job
         times = self._forecasts.step_ns(together)
         if times is None:
