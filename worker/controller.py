@@ -5,6 +5,7 @@ controller: its jobs return to the queue. Exit codes: 0 after these signals, els
 setting, 4 without a database or for a database of another version, 5 without a device), and 70 for an internal error.
 """
 
+import gc
 import logging
 import os
 import signal
@@ -180,6 +181,8 @@ def _run(settings: Settings) -> None:
         _start_housekeeping(settings, stack, companions)
         stack.callback(trainers.close)  # called first on exit: no trainer may run without a controller
         _listen_to_signals(mailbox, chosen, settings.capacity_bytes)
+        gc.collect()
+        gc.freeze()  # Modules live as long as the process. A collection that looks through them delays a decision.
         controller.run(heartbeat)
     log.info("stopped")
 

@@ -28,6 +28,7 @@ are not met.
 """
 
 import argparse
+import gc
 import json
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -138,6 +139,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if not options.json:
         print(f"{first_line}; errors drawn here: {_ERROR if error is None else error:.1%}", flush=True)
     targets: list[Bar] = []
+    gc.collect()
+    gc.freeze()  # as a controller does when it has started
     for case in _cases(options, _ERROR if error is None else error):
         rows, outcomes = measure(case, options.seeds)
         for row in summary(case, rows, outcomes):

@@ -1,13 +1,16 @@
 """The foretold times of sets: memory is divided, contention slows operators, lanes are shared."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from indb_tensile.errors import InvariantError
 from indb_tensile.job import JobId
 from indb_tensile.scheduler.completion.contention import Contention
 from indb_tensile.scheduler.completion.demand import JobDemand, TradeOff
-from indb_tensile.scheduler.completion.set_forecasts import SetForecasts, SharedDevice, members
+from indb_tensile.scheduler.completion.set_forecasts import SetForecasts, SharedDevice, fits_alone, members
 
 from .job_demands import MIB, set_forecasts
 
@@ -22,6 +25,13 @@ def test_a_set_takes_as_long_as_its_jobs_alone_or_longer(forecasts: SetForecasts
         if times is not None:
             assert all(ns >= forecasts.demands[k].alone_ns for k, ns in zip(members(jobs), times, strict=True))
             assert 0 < forecasts.throughput(jobs) <= jobs.bit_count()
+
+
+@given(forecasts=set_forecasts(1), share=st.floats(0.1, 1))
+def test_a_job_fits_alone_if_a_set_of_it_can_run(forecasts: SetForecasts, share: float) -> None:
+    device = replace(forecasts.device, budget_bytes=int(share * forecasts.device.budget_bytes))
+    forecasts = SetForecasts(forecasts.demands, device)
+    assert fits_alone(forecasts.demands[0].trade_offs, device) is (forecasts.step_ns(1) is not None)
 
 
 def test_longer_operators_hide_waits_for_copies() -> None:
