@@ -34,7 +34,7 @@ from indb_tensile.scheduler.completion.start_rules import OvertakingRule, earlie
 BAND = 0.02
 MARGIN = 0.03  # larger than the usual error of the forecasts of one set relative to another
 # Moments of the depth-first search. Random sets of two to six jobs were at most 4 % above the exhaustive best with
-# 600, mostly because of the band, and within 5 % with 150. With 300, a choice among many jobs takes 10 to 15 ms of a
+# 600, mostly because of the band, and within 5 % with 150. With 300, a choice among many jobs takes about 10 ms of a
 # processor.
 _NODES = 300
 HORIZON = 8  # The next choice is made when a job ends. More jobs rarely change the first choice.
