@@ -1,11 +1,11 @@
 """A process that measures once how much jobs side by side slow each other down on this kind of device, and then ends.
 
-The controller starts it before its first job if the catalog has no measurement. 1, 2, 4 and 8 processes, as many as
-jobs, run reference steps at the same time: all bound by arithmetic, all bound by memory, and half of each; and all
-short ones, and half of them beside either of the others. A GPU is
-measured in its present mode, with or without MPS. On a processor, the processor time of a step is measured, which
-grows as jobs share caches and the memory bus, and is multiplied by the share of the cores. Exit codes are those of
-the controller.
+The controller starts it before its first job if the catalog has no measurement. Of the controllers that start
+together one measures. 1, 2, 4 and 8 processes, as many as jobs, run reference steps at the same time: all bound by
+arithmetic, all bound by memory, and half of each; and all short ones, and half of them beside either of the others. A
+GPU is measured in its present mode, with or without MPS. On a processor, the processor time of a step is measured,
+which grows as jobs share caches and the memory bus, and is multiplied by the share of the cores. Exit codes are those
+of the controller.
 """
 
 import logging
@@ -24,6 +24,7 @@ from indb_tensile import settings_loader
 from indb_tensile.catalog import device_contention
 from indb_tensile.catalog.connection import WORK_LOCK_TIMEOUT_MS, Session
 from indb_tensile.catalog.device_contention import ALONE, MeasuredContention
+from indb_tensile.config import Settings
 from indb_tensile.controller.parent_death import die_with_parent
 from indb_tensile.device.backend import kind_of
 from indb_tensile.device.hardware import cores
@@ -41,6 +42,7 @@ _ALONE_RUNS = 3  # every factor is relative to the steps alone, and one process 
 # Whether two jobs run side by side or in turns is decided most often. Single measurements of two jobs of two threads
 # each differed by a third within minutes.
 _PAIR_RUNS = 3
+_OTHERS_S = 300.0  # for the measurement of another controller of this kind, which takes a minute on a busy machine
 _TIMEOUT_S = 60.0  # time limit for the slowest process of a measurement
 _ARITHMETIC, _MEMORY, _SWITCHES = BoundBy
 
@@ -52,12 +54,17 @@ def main() -> int:
     try:
         die_with_parent()
         most = max(2, min(max(JOBS), settings.max_jobs))
-        rows = measure(settings.device, settings.threads, tuple(jobs for jobs in JOBS if jobs <= most))
+        numbers = tuple(jobs for jobs in JOBS if jobs <= most)
         kind = kind_of(settings.device, settings.threads)
-        with Session(
-            settings.dsn, application_name="tensile contention", lock_timeout_ms=WORK_LOCK_TIMEOUT_MS
-        ) as session:
-            session.run(lambda c: device_contention.save_contention(c, kind, rows))
+        with _session(settings) as claim, _session(settings) as store:
+            rows = claim.run(
+                lambda claiming: store.run(
+                    lambda storing: device_contention.contention_measured_once(
+                        claiming, storing, kind, lambda: measure(settings.device, settings.threads, numbers)
+                    ),
+                    wait_for_locks=False,
+                )
+            )
     except (TensileError, psycopg.Error) as error:
         log.error("contention was not measured: %s", error)  # noqa: TRY400 - no traceback needed
         return error.exit_code if isinstance(error, TensileError) else 1
@@ -65,6 +72,15 @@ def main() -> int:
         factors = row.jobs, row.arithmetic, row.memory, row.mixed, row.short, row.short_mixed
         log.info("%d jobs: %.2f, %.2f and %.2f times as long, short steps %.2f and %.2f", *factors)
     return 0
+
+
+def _session(settings: Settings) -> Session:
+    return Session(
+        settings.dsn,
+        application_name="tensile contention",
+        retry_s=_OTHERS_S,
+        lock_timeout_ms=WORK_LOCK_TIMEOUT_MS,
+    )
 
 
 def measure(device: str, threads: int, numbers: tuple[int, ...]) -> tuple[MeasuredContention, ...]:

@@ -1,6 +1,6 @@
 """Stores how much jobs side by side slow each other down on each kind of device."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from indb_tensile.catalog.connection import Connection
@@ -79,6 +79,24 @@ def load_contention(connection: Connection, device_kind: str) -> tuple[MeasuredC
         )
         for jobs, arithmetic, memory, mixed, learned, short, short_mixed, short_ns, learned_short in rows
     )
+
+
+def contention_measured_once(
+    claim: Connection, store: Connection, device_kind: str, measure: Callable[[], Sequence[MeasuredContention]]
+) -> tuple[MeasuredContention, ...]:
+    """Return the measurements of this kind of device. If there are none, measure and store them over `store`.
+
+    Two measurements of one machine at the same time would find each other's load. So of the controllers that start
+    together one measures, and the others wait for the end of its transaction on `claim`. Raises
+    psycopg.errors.LockNotAvailable after the lock timeout of that session; a further call goes on waiting.
+    """
+    with claim.transaction(force_rollback=True):
+        claim.execute(query("claim_contention"), {"device_kind": device_kind})
+        rows = load_contention(store, device_kind)
+        if not rows:
+            save_contention(store, device_kind, measure())
+            rows = load_contention(store, device_kind)
+        return rows
 
 
 def save_contention(connection: Connection, device_kind: str, rows: Sequence[MeasuredContention]) -> None:

@@ -719,6 +719,11 @@ select jobs, arithmetic, memory, mixed, learned, short, short_mixed, short_ns, l
   from tensile.device_contention
  where device_kind = %(device_kind)s order by jobs
 
+-- claim_contention --
+-- A second session waits here until the transaction of the first one ends, which rolls the row back.
+insert into tensile.device_contention (device_kind, jobs, arithmetic, memory, mixed)
+values (%(device_kind)s || ', being measured', 1, 1, 1, 1)
+
 -- save_contention --
 -- The first measurement stays: a controller that has measured meanwhile uses it too.
 insert into tensile.device_contention

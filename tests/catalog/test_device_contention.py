@@ -1,5 +1,7 @@
 """Check that the catalog keeps the first measured contention of a kind of device, and that doctor shows it."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -8,11 +10,14 @@ from psycopg.rows import dict_row
 from indb_tensile.catalog import device_contention
 from indb_tensile.catalog.device_contention import ALONE, MeasuredContention, contention_of
 from indb_tensile.cli import doctor
+from indb_tensile.errors import DeviceError
 from indb_tensile.scheduler.completion.contention import Contention
 from tests.conftest import Database
+from tests.controller.waiting import until
 
 pytestmark = pytest.mark.postgres
 
+_WAITING = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
 _ALONE = replace(ALONE, short_ns=1_500_000)
 
 
@@ -33,6 +38,41 @@ def test_first_measured_contention_of_a_device_is_kept(database: Database) -> No
         device_contention.save_contention(connection, "cuda:A", (_ALONE,))
         assert device_contention.load_contention(connection, "cpu") == (_ALONE, _pair(1.5))
         assert device_contention.load_contention(connection, "cuda:A") == (_ALONE,)
+
+
+def test_controllers_that_start_together_measure_once(database: Database) -> None:
+    measured, begun, may_end = [], threading.Event(), threading.Event()
+
+    def measure() -> tuple[MeasuredContention, ...]:
+        measured.append(True)
+        begun.set()
+        assert may_end.wait(60)
+        return _ALONE, _pair(1.5)
+
+    def start() -> tuple[MeasuredContention, ...]:
+        with database.connect("tensile_worker") as claim, database.connect("tensile_worker") as store:
+            return device_contention.contention_measured_once(claim, store, "cpu", measure)
+
+    with ThreadPoolExecutor(2) as threads, database.connect() as observer:
+        first = threads.submit(start)
+        assert begun.wait(60)
+        second = threads.submit(start)
+        until(lambda: observer.execute(_WAITING).fetchone() == (1,))
+        may_end.set()
+        assert first.result(60) == second.result(60) == (_ALONE, _pair(1.5))
+    assert measured == [True]
+
+
+def test_a_measurement_that_fails_leaves_nothing_and_the_next_controller_measures(database: Database) -> None:
+    def fail() -> tuple[MeasuredContention, ...]:
+        raise DeviceError("no device")
+
+    with database.connect("tensile_worker") as claim, database.connect("tensile_worker") as store:
+        with pytest.raises(DeviceError):
+            device_contention.contention_measured_once(claim, store, "cpu", fail)
+        assert claim.execute("select count(*) from tensile.device_contention").fetchone() == (0,)
+        rows = device_contention.contention_measured_once(claim, store, "cpu", lambda: (_ALONE, _pair(1.5)))
+    assert rows == (_ALONE, _pair(1.5))
 
 
 def test_what_jobs_have_taught_counts_half_and_only_where_it_was_measured(database: Database) -> None:
