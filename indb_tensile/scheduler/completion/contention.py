@@ -15,7 +15,6 @@ a *short step*, and a job has a share of it: the time of that reference step ove
 from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 from indb_tensile.errors import InvariantError
 
@@ -90,7 +89,6 @@ class Contention:
         )
 
 
-@lru_cache(maxsize=256)  # a choice foretells hundreds of sets, of few different numbers of jobs
 def _at(points: Points, jobs: int) -> float:
     """Return the interpolated factor for this number of jobs. It never falls with more jobs."""
     numbers = [number for number, _ in points]

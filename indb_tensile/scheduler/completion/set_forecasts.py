@@ -8,7 +8,6 @@ makes real plans for the chosen set, whose forecasts then replace the estimate (
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 from indb_tensile.scheduler.completion.contention import Contention
 from indb_tensile.scheduler.completion.demand import JobDemand, TradeOff
@@ -207,10 +206,14 @@ def fits_alone(trade_offs: Sequence[TradeOff], device: SharedDevice) -> bool:
     return -(-trade_offs[-1].peak_bytes // device.region_bytes) * device.region_bytes <= device.budget_bytes
 
 
-@lru_cache(maxsize=1 << 16)  # a choice asks for the members of the same sets thousands of times
 def members(jobs: int) -> tuple[int, ...]:
-    """Return the numbers of the bits that are set, in increasing order."""
-    return tuple(number for number in range(jobs.bit_length()) if jobs >> number & 1)
+    """Return the numbers of the bits that are set, in increasing order. A choice asks for them thousands of times."""
+    numbers = []
+    while jobs:
+        lowest = jobs & -jobs
+        numbers.append(lowest.bit_length() - 1)
+        jobs ^= lowest
+    return tuple(numbers)
 
 
 def _kinds(demands: Sequence[JobDemand]) -> list[int]:
