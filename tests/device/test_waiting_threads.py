@@ -9,6 +9,7 @@ import pytest
 from indb_tensile.config import Settings
 from indb_tensile.device.waiting_threads import with_short_waits
 from tests.controller.test_fork_client import fork_copy, fork_server
+from tests.controller.waiting import until
 from worker import controller
 
 
@@ -22,8 +23,8 @@ def test_trainers_and_measuring_processes_have_the_same_short_waits(monkeypatch:
     measuring = controller._environment(Settings())
     with fork_server() as forks, ExitStack() as stack:
         fork_copy(forks, stack)
-        trainers = dict(
-            line.split("=", 1) for line in Path(f"/proc/{forks.pid}/environ").read_text().split("\0") if "=" in line
-        )
+        # The file is empty for a moment after the process has started.
+        text = until(Path(f"/proc/{forks.pid}/environ").read_text)
+        trainers = dict(line.split("=", 1) for line in text.split("\0") if "=" in line)
     assert measuring["GOMP_SPINCOUNT"] == trainers["GOMP_SPINCOUNT"] == "1000"
     assert "GOMP_SPINCOUNT" not in os.environ
