@@ -55,7 +55,8 @@ def last_cache_bytes(directory: Path = Path("/sys/devices/system/cpu/cpu0/cache"
     """Return the size of the processor's largest cache, or 0 if the system does not say."""
     sizes_bytes = [0]
     for path in directory.glob("index*/size"):
-        number, unit = path.read_text(encoding="ascii").strip()[:-1], path.read_text(encoding="ascii").strip()[-1:]
+        text = path.read_text(encoding="ascii").strip()
+        number, unit = text[:-1], text[-1:]
         if number.isdigit() and unit in _CACHE_UNITS:
             sizes_bytes.append(int(number) * _CACHE_UNITS[unit])
     return max(sizes_bytes)
