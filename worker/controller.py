@@ -5,7 +5,6 @@ controller: its jobs return to the queue. Exit codes: 0 after these signals, els
 setting, 4 without a database or for a database of another version, 5 without a device), and 70 for an internal error.
 """
 
-import gc
 import logging
 import os
 import signal
@@ -27,6 +26,7 @@ from indb_tensile.controller.controller_loop import Controller, Mail
 from indb_tensile.controller.device_ledger import DeviceMemory
 from indb_tensile.controller.device_room import Headroom, RoomLimits
 from indb_tensile.controller.fork_client import ForkServer
+from indb_tensile.controller.garbage_collection import leave_modules_out
 from indb_tensile.controller.gpu_regions import GpuRegions, broker
 from indb_tensile.controller.heartbeat import Heartbeat
 from indb_tensile.controller.housekeeping import CatalogSteps, Housekeeping, steps
@@ -144,8 +144,7 @@ def _run(settings: Settings) -> None:
         forks = stack.enter_context(closing(_fork_server(chosen, settings)))
         companions = Companions(settings, forks, records)
         stack.callback(companions.stop)
-        planner = _make_planner(settings, link, mailbox)
-        stack.callback(planner.close)
+        planner = stack.enter_context(closing(_make_planner(settings, link, mailbox)))
         trainers = Trainers(
             forks=forks,
             module=TRAINER,
@@ -154,9 +153,8 @@ def _run(settings: Settings) -> None:
             wake=mailbox,
             regions=regions,
         )
-        phases = runs_rounds(settings, shared=shared is not None)
         controller = Controller(
-            pool=_make_pool(settings, contention, records.overheads(), link, phases=phases),
+            pool=_make_pool(settings, contention, records.overheads(), link, shared=shared is not None),
             planner=planner,
             records=records,
             trainers=trainers,
@@ -181,8 +179,7 @@ def _run(settings: Settings) -> None:
         _start_housekeeping(settings, stack, companions)
         stack.callback(trainers.close)  # called first on exit: no trainer may run without a controller
         _listen_to_signals(mailbox, chosen, settings.capacity_bytes)
-        gc.collect()
-        gc.freeze()  # Modules live as long as the process. A collection that looks through them delays a decision.
+        leave_modules_out()
         controller.run(heartbeat)
     log.info("stopped")
 
@@ -444,7 +441,7 @@ def _entering_jobs(settings: Settings) -> int:
     return settings.entering_jobs or max(_LEAST_ENTERING, len(os.sched_getaffinity(0)))
 
 
-def _make_pool(settings: Settings, contention: Contention, overheads: Overheads, link: Link, *, phases: bool) -> Pool:
+def _make_pool(settings: Settings, contention: Contention, overheads: Overheads, link: Link, *, shared: bool) -> Pool:
     return Pool(
         budget_bytes=settings.budget_bytes,
         region_bytes=settings.region_bytes,
@@ -463,7 +460,7 @@ def _make_pool(settings: Settings, contention: Contention, overheads: Overheads,
         link=link,
         contention=contention,
         overheads=overheads,
-        phases=phases,
+        phases=runs_rounds(settings, shared=shared),
         phases_ns=round(settings.phases_s * 1e9),
     )
 

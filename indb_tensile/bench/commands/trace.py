@@ -28,7 +28,6 @@ are not met.
 """
 
 import argparse
-import gc
 import json
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -57,6 +56,7 @@ from indb_tensile.bench.harness.trace_rival_run import run_rival
 from indb_tensile.bench.harness.trace_rivals import rivals
 from indb_tensile.bench.harness.trace_scheduler_run import run_admission
 from indb_tensile.bench.harness.trace_workload import TraceJob, TraceOptions, draw_jobs
+from indb_tensile.controller.garbage_collection import leave_modules_out
 from indb_tensile.scheduler.admission.pool import Pool, Sharing
 from indb_tensile.scheduler.completion.contention import Contention
 from indb_tensile.scheduler.link import Link
@@ -139,8 +139,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if not options.json:
         print(f"{first_line}; errors drawn here: {_ERROR if error is None else error:.1%}", flush=True)
     targets: list[Bar] = []
-    gc.collect()
-    gc.freeze()  # as a controller does when it has started
+    leave_modules_out()  # as a controller does when it has started
     for case in _cases(options, _ERROR if error is None else error):
         rows, outcomes = measure(case, options.seeds)
         for row in summary(case, rows, outcomes):

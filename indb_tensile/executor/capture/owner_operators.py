@@ -76,7 +76,7 @@ def _sum_at_owners(
 def _hand_out(
     values: list[torch.Tensor], room: torch.Tensor, *, owners: Sequence[int], ranks: int, rank: int
 ) -> Exchange:
-    """Return the exchange that writes each of the values, which one rank has, into those of all other ranks.
+    """Return the exchange that copies each value from the rank that has it to all other ranks.
 
     `owners` has the rank of each value. Values are dense and of one type.
     """

@@ -28,7 +28,7 @@ class KindTradeOffs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownTradeOffs:
-    """The kinds whose trade-offs were computed, the latest last."""
+    """The kinds of jobs whose trade-offs are remembered. The kind that was computed last is the last one."""
 
     kinds: tuple[KindTradeOffs, ...] = ()
 

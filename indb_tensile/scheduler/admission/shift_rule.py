@@ -111,7 +111,7 @@ def _foretell_shift(pool: Pool, waiting: Sequence[Member]) -> tuple[list[Member]
     ordered = in_fair_order(pool, [m for m in (*running, *waiting) if m.trade_offs], ends_ns)
     if len(ordered) < len(running) + 1 or any(not m.trade_offs for m in running):
         return None
-    # Waiting jobs beyond the horizon change nothing, and to compute the demands of hundreds would take long.
+    # Only the first HORIZON waiting jobs count in the answer. To compute the demands of hundreds would take long.
     beyond = {m.job.claim for m in [m for m in ordered if m.stage is not JobStage.RUNNING][HORIZON:]}
     known = [m for m in ordered if m.job.claim not in beyond]
     question = _question(pool, known, ends_ns)
@@ -131,7 +131,7 @@ def _is_possible(pool: Pool) -> bool:
 
 
 def _question(pool: Pool, known: Sequence[Member], ends_ns: Mapping[int, float]) -> ShiftQuestion:
-    """Return the question about these jobs, which are in fair order. The fair schedule ends them at `ends_ns`."""
+    """Return the question about these jobs, which are in fair order. The fair schedule has the ends `ends_ns`."""
     running = sum(1 << k for k, m in enumerate(known) if m.stage is JobStage.RUNNING)
     numbers = members(running)
     followed = [(known[k], known[k].plan) for k in numbers]

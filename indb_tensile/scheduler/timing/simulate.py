@@ -39,8 +39,7 @@ from indb_tensile.scheduler.timing.schedule import Schedule
 # iterations of the slowest job before the measurement starts, so that the lanes' backlog is that of steady state
 _WARM_UP = 2
 _MEASURED = 6  # iterations of the slowest job that are measured
-# Iterations after which a job that is much faster than the others leaves the simulation. This bounds the running
-# time.
+# Iterations after which a job much faster than the others leaves the simulation. This bounds the running time.
 _MOST_TOGETHER = 4096
 # Iterations within which the backlog of a single job's lanes repeats. Otherwise the later half is averaged.
 _MOST_ALONE = 24
@@ -55,8 +54,7 @@ class Compute(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRun:
-    """One job that repeats one graph under one plan. The link determines the time of an upload, so `latency_ns` of an
-    upload is ignored.
+    """One job that repeats one graph under one plan. The link gives the time of an upload, and not `latency_ns`.
 
     Graph and latencies are the captured ones. The plan determines the graph that runs. `batch` names the tensors that
     are uploaded ahead where the plan has room, or with `beside` to memory that the job has beside its plan. Operators
