@@ -3,9 +3,9 @@
 A part of a row has two errors: that of its reconstruction, and its distance from the centre (autoencoder.py). Each is
 divided by its usual size, so that a column that no network can tell from the others weighs no more than the rest. The
 raw score of a row is the mean of the root of the ratio over both errors of its parts. The root and the second error
-were chosen on tables other than those of `bench anomalies` (docs/results.md). The score itself is the share of the
-rows of reference with a lower raw score: 0.99 is odder than 99 % of them. Rows beyond all of them come closer to 1
-the larger their raw score is, so scores keep the order of raw scores.
+were chosen on tables other than those of `bench anomalies` (docs/results/models.md). The score itself is the share of
+the rows of reference with a lower raw score: 0.99 is odder than 99 % of them. Rows beyond all of them come closer to
+1 the larger their raw score is, so scores keep the order of raw scores.
 """
 
 from dataclasses import dataclass, replace

@@ -19,7 +19,7 @@ _BETAS = {"lion": (0.9, 0.99)}  # the authors' default
 # Of a registered network: as in the papers of BERT and of LoRA.
 _PRETRAINED_RATE = {"all": 1e-4, "lora": 1e-3}
 # Of a head alone. Steps of adamw are as large for numbers of a vector that hardly vary as for others, so a head that
-# learns by it from few labels follows noise: docs/results.md has the accuracy of both.
+# learns by it from few labels follows noise: docs/results/models.md has the accuracy of both.
 _HEAD = {"optimizer": "sgd", "learning_rate": 2.5e-3}
 # A request that gives one of these has an optimizer in mind: adamw, unless it names another one.
 _OF_OPTIMIZER = ("optimizer", "learning_rate", "betas", "eps", "weight_decay_of")

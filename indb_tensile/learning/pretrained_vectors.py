@@ -6,7 +6,7 @@ lead transformers to operators that depend on the values of the mask, which no s
 The vectors of a pretrained network have a large mean and an arbitrary length, with which the layers behind it learn
 slowly. So the mean over the training rows is subtracted, and all vectors are divided by one number. The numbers of a
 vector keep their ratios: dividing each by its own deviation, as for columns of numbers, would make noise as large as
-what the network learned (docs/results.md has the accuracy of both).
+what the network learned (docs/results/models.md has the accuracy of both).
 """
 
 import math

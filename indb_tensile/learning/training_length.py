@@ -2,7 +2,7 @@
 
 The number of optimizer steps decides how well a network is trained: 40 epochs of 105 rows are 80 steps, 40 epochs of
 229,000 rows are 143,000 steps. So the batch size grows with the rows, and the number of epochs follows from a target
-number of steps. The constants were chosen by experiment: see "bench defaults" in docs/results.md.
+number of steps. The constants were chosen by experiment: see "bench defaults" in docs/results/models.md.
 """
 
 import math

@@ -11,8 +11,8 @@ from indb_tensile.cli.main import tensile
 from indb_tensile.config import setting_rules
 from tests.docs.pages import Page, all_pages
 
-# docs/results.md records commands in the form in which they ran.
-PAGES = [pytest.param(page, id=page.name) for page in all_pages() if page.name != "docs/results.md"]
+# docs/results/ records commands in the form in which they ran.
+PAGES = [pytest.param(page, id=page.name) for page in all_pages() if not page.name.startswith("docs/results/")]
 SHELLS = ("sh", "console")
 # Variables of the scripts, and the variables that locate the settings.
 OTHERS = {"TENSILE_CONFIG", "TENSILE_PYTHON", "TENSILE_TORCH"}

@@ -126,7 +126,7 @@ def compared_epochs(epochs: int, patience: int | None) -> int:
 
     A training that may stop early mostly ends long before its last epoch, and rungs that come when it would have
     stopped by itself save nothing. It has at least `patience` epochs, and one whose best epoch comes late has twice
-    as many. On the tables of `bench search` such rungs find trials as good as later ones do (docs/results.md).
+    as many. On the tables of `bench search` such rungs find trials as good as later ones do (docs/results/models.md).
     """
     return epochs if patience is None else min(epochs, 2 * patience)
 

@@ -2,7 +2,7 @@
 
 It checks scheduler/judges/peak_bound.py independently, and is higher where a step has few large tensors: that bound
 looks at one moment at a time and allows fractions of tensors. This program has all moments at once and is solved with
-HiGHS, so it suits small graphs: the network of two levels in docs/results.md takes minutes.
+HiGHS, so it suits small graphs: the network of two levels in docs/results/planning.md takes minutes.
 
 *Events* are the fixed operators (judges/bound_moments.py) that access a large tensor, in their captured order. A
 *value* is what one operator writes to a large tensor; what the iteration finds there is a value, too. Between an

@@ -56,16 +56,16 @@ these prices, and choose the end of s's range that makes the bound smaller. Pric
   zone that ends within a micro-batch leaves most of its windows with S. A graph with one peak has one zone, and
   nothing changes.
 
-The bound is not tight (docs/results.md, "The least overhead and the bound"): within a zone each moment is examined by
-itself, so a lane may serve each moment as if no other moment needed it, and recomputed tensors take no memory of
-their own before they are read. These relaxations do not make the bound loose: linear programs over 91 moments of
-VGG-16 and 10 of BERT at once, with the lanes' time between moments and memory for what is made again, gave no higher
-bound at an EOR of 1.02. What remains are fractions: of tensors that are copied whole, and of an update that is half
-before a moment and half behind it. With VGG-16's largest update on one side of each moment, the program's optimum is
-1 to 5 % higher. Two moments together decide that optimum, so a case for each place of the update does not raise this
-bound. Where few tensors are large, whole tensors matter more: for U-Nets of one level the bound is 19 to 29 %
-below the optimum for whole tensors, which plans reach (bench/harness/whole_tensors.py; "How far from the best" in
-docs/developer/planner.md).
+The bound is not tight (docs/results/planning.md, "The least overhead and the bound"): within a zone each moment is
+examined by itself, so a lane may serve each moment as if no other moment needed it, and recomputed tensors take no
+memory of their own before they are read. These relaxations do not make the bound loose: linear programs over 91
+moments of VGG-16 and 10 of BERT at once, with the lanes' time between moments and memory for what is made again, gave
+no higher bound at an EOR of 1.02. What remains are fractions: of tensors that are copied whole, and of an update that
+is half before a moment and half behind it. With VGG-16's largest update on one side of each moment, the program's
+optimum is 1 to 5 % higher. Two moments together decide that optimum, so a case for each place of the update does not
+raise this bound. Where few tensors are large, whole tensors matter more: for U-Nets of one level the bound is 19 to
+29 % below the optimum for whole tensors, which plans reach (bench/harness/whole_tensors.py; "How far from the best"
+in docs/developer/planner.md).
 
 The time is proportional to operators and accesses: `_COARSE` + `_FINE` moments are examined for any size of the
 graph, and a moment with more items takes fewer steps (`_WORK`).
