@@ -15,8 +15,8 @@ def did_you_mean(name: object, known: Iterable[str]) -> str:
 def near_name(name: object, known: Iterable[str]) -> str | None:
     """Return the known name that is spelled most like `name`, or None.
 
-    Initials and the first word stand for the whole name. Case makes no difference, and neither does whether words are
-    joined by a hyphen, a space or an underscore.
+    Initials and the first word stand for the whole name, and so do its letters in another order. Case makes no
+    difference, and neither does whether words are joined by a hyphen, a space or an underscore.
     """
     from difflib import get_close_matches  # imported here since a session that makes no mistake does not need it
 
@@ -29,6 +29,9 @@ def near_name(name: object, known: Iterable[str]) -> str | None:
     short = [own for text, own in plain.items() if spelled in (_initials(text), text.partition("_")[0])]
     if short and len(spelled) > 1:
         return short[-1]
+    swapped = [own for text, own in plain.items() if sorted(text) == sorted(spelled)]
+    if swapped:  # difflib finds "mpl" less similar to "mlp" than the least similarity
+        return swapped[-1]
     nearest = get_close_matches(spelled, plain, n=1, cutoff=_LEAST_SIMILARITY)
     return plain[nearest[0]] if nearest else None
 

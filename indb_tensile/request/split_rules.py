@@ -51,6 +51,7 @@ def check_split(split: Any) -> Json:
     Raises RequestError for an invalid option, for options that contradict each other, and for shares that leave no
     rows to train on. `last` may be given without `by`, which `require_order` checks.
     """
+    _refuse_shares(split)
     options = check_parameters("split", split, SPLIT)
     for name, other in _CONTRADICTIONS:
         if name in options and other in options:
@@ -71,6 +72,19 @@ def check_split(split: Any) -> Json:
         message = f"split: {size} {shares[size]} and valid_size {shares['valid_size']} leave no rows to train on"
         raise RequestError(message, hint="Keep their sum below 1.")
     return options
+
+
+def _refuse_shares(split: Any) -> None:
+    """Raise RequestError if the option that names the table of a part is a number, which is meant as a share."""
+    for part in TABLE_OPTIONS:
+        share = split.get(part) if isinstance(split, dict) else None
+        if isinstance(share, int | float) and not isinstance(share, bool):
+            example = json.dumps({f"{part}_size": share if 0 < share < 1 else 0.2})
+            hint = (
+                f'"{part}" names a table with the rows of that part. '
+                f"To give a share of the rows: split => '{example}'."
+            )
+            raise RequestError(f'split: "{part}" is {share}', hint=hint)
 
 
 def require_order(split: Json, time_columns: Sequence[str] = (), detail: str = "") -> None:

@@ -8,8 +8,8 @@ from ..errors import RequestError
 from ..request.json_text import json_text
 from ..request.request_fields import read_text
 from . import service_connection
-from .refusals import DENIED, NO_SCHEMA, PROTOCOL, RefusalError, database_error_fields
-from .spi import Json, Plpy, fetch, qualified
+from .refusals import DENIED, DUPLICATE_TABLE, NO_SCHEMA, PROTOCOL, RefusalError, database_error_fields
+from .spi import Json, Plpy, fetch, literal, qualified
 from .table_grants import let_reader_read
 
 _TYPES = r"(smallint|int|integer|bigint|real|double precision|boolean|text|date|timestamptz)(\[\]){0,3}"
@@ -24,6 +24,7 @@ def load_dataset(plpy: Plpy, request: Json) -> Json:
     if name is None:
         raise RequestError("no data set is named", hint="Name one: select tensile_load_dataset('digits').")
     schema, table_name = _table_name(plpy, read_text(request, "table") or name, read_text(request, "schema"))
+    _require_free_name(plpy, qualified(plpy, schema, table_name), name)
     page = service_connection.ask(plpy, {"verb": "dataset", "name": name, "offset": 0})
     table = _create_table(plpy, schema, table_name, page)
     fill = f"insert into {table} select * from pg_catalog.jsonb_populate_recordset(null::{table}, $1)"
@@ -77,6 +78,17 @@ def _table_name(plpy: Plpy, name: str, current: str | None) -> tuple[str, str]:
     return schema, parts[-1]
 
 
+def _require_free_name(plpy: Plpy, table: str, dataset: str) -> None:
+    """Refuse the name of a relation that exists."""
+    if fetch(plpy, EXISTING, table)[0]["exists"]:
+        raise RefusalError(
+            DUPLICATE_TABLE,
+            f"relation {table} already exists",
+            hint=f"Name another table: select tensile_load_dataset({literal(dataset)}, 'other_name'). Or drop it "
+            f"first: drop table {table};",
+        )
+
+
 def _create_table(plpy: Plpy, schema: str, name: str, page: Json) -> str:
     columns = []
     for column, type_name in page["columns"]:
@@ -93,6 +105,7 @@ PARTS = "select pg_catalog.parse_ident($1::text) as parts"
 MAKER = """
 select has_database_privilege(current_database(), 'create') as may, format('create schema %I', $1::text) as statement,
        format('create schema %I authorization %I', $1::text, current_user) as for_caller"""
+EXISTING = "select pg_catalog.to_regclass($1::text) is not null as exists"
 SCHEMA = """
 select current_user as caller,
        has_schema_privilege(n.oid, 'usage') and has_schema_privilege(n.oid, 'create') as creates

@@ -25,6 +25,7 @@ def choose_features(
     are chosen. Refuses all columns together that cannot be features.
     """
     features, exclude = _requested_or_inherited(request, before, table)
+    excluded_by_caller = tuple(exclude)
     for name in exclude:
         table.column(name, "exclude")
     if features is None:
@@ -36,7 +37,7 @@ def choose_features(
         used = [table.column(name, "features") for name in features if name not in exclude]
         unique = _unique_uuids(plpy, table, used)
     check_features(targets, [column.name for column in used], str(table), table.column_names)
-    refuse_unusable(table, _reasons(used, documents, unique))
+    refuse_unusable(table, _reasons(used, documents, unique), excluded_by_caller)
     return features if features is None else [column.name for column in used], exclude
 
 

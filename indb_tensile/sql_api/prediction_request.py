@@ -20,7 +20,7 @@ from . import training_arguments
 from .feature_computation import checked_expressions
 from .feature_expressions import add_stored_features, drop_view, input_type, naming_features
 from .pinned_settings import OUTPUTS, pinned
-from .refusals import MISSING, TOO_MANY_COLUMNS, WRONG_KIND, RefusalError
+from .refusals import DUPLICATE_TABLE, MISSING, TOO_MANY_COLUMNS, WRONG_KIND, RefusalError
 from .relation_predictions import describe_version, is_plain_key, key_columns, kinds_agree, named_columns
 from .snapshot_copy import make_snapshot, require_writable
 from .spi import Json, Plpy, Row, fetch
@@ -33,7 +33,6 @@ _ANSWERS = ("value", "label", "probabilities", "targets")
 _SCALARS = ("integer", "float", "boolean", "text", "date", "time", "clock", "duration")
 _MOST_KEYS = 100
 _SAME_VALUES = (("int2", "int4", "int8"), ("text", "varchar", "name"))
-DUPLICATE_TABLE = "42P07"
 
 
 class _Prediction(NamedTuple):

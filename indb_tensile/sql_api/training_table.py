@@ -159,13 +159,16 @@ def learnable_target(table: Table, column: TableColumn) -> TableColumn:
     return column
 
 
-def refuse_unusable(table: Table, reasons: Mapping[str, str]) -> None:
-    """Refuse all columns together that cannot be features, each with its reason."""
+def refuse_unusable(table: Table, reasons: Mapping[str, str], excluded: Sequence[str] = ()) -> None:
+    """Refuse all columns together that cannot be features, each with its reason.
+
+    The HINT also lists the columns that the caller has `excluded`, so it can be copied.
+    """
     if not reasons:
         return
     unusable = [column for column in table.columns if column.name in reasons]
     names = ", ".join(f'"{column.name}"' for column in unusable)
-    listed = ", ".join(literal(column.name) for column in unusable)
+    listed = ", ".join(map(literal, dict.fromkeys((*excluded, *(column.name for column in unusable)))))
     columns = "column" if len(unusable) == 1 else f"{len(unusable)} columns"
     raise RequestError(
         f"{columns} of {table} cannot be learned from: {names}",

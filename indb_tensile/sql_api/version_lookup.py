@@ -38,7 +38,7 @@ def find_version(plpy: Plpy, name: str, number: int | None, *, forecasts: bool =
     versions = fetch(plpy, VERSION, name, number)
     if not versions:
         hint = "See your models: select * from tensile.model_list. Its owner can train it with tensile_train(...)."
-        raise RefusalError(MISSING, f'there is no model "{name}"', hint=hint)
+        raise RefusalError(MISSING, f'there is no model "{name}"', detail=_newest_training(plpy, name), hint=hint)
     if versions[0]["version_id"] is not None:
         if versions[0].get("task") == "forecast" and not forecasts:
             raise RequestError(
@@ -54,7 +54,20 @@ def find_version(plpy: Plpy, name: str, number: int | None, *, forecasts: bool =
         "A version that is not deployed is named with version => N: "
         f"tensile_training_info({literal(name)}) lists them."
     )
-    raise RefusalError(NOT_READY, f'model "{name}" has no deployed version', hint=hint)
+    detail = _newest_training(plpy, name)
+    raise RefusalError(NOT_READY, f'model "{name}" has no deployed version', detail=detail, hint=hint)
+
+
+def _newest_training(plpy: Plpy, name: str) -> str:
+    """Return a sentence on the caller's newest training of this model, or an empty text if there is none."""
+    for job in fetch(plpy, NEWEST_TRAINING, name):
+        number, state = job["job_id"], job["state"]
+        if state == "failed":
+            return f"Job {number}, its newest training, failed: {job['error_message']}."
+        if state in ("succeeded", "cancelled"):
+            return f"Job {number}, its newest training, has ended: {state}."
+        return f"Job {number} is training it, and is {state}. To wait for its end: select tensile_wait({number});"
+    return ""
 
 
 _known_for: list[str] = []  # the role and the snapshot with which the session found the versions in _known
@@ -64,6 +77,12 @@ SNAPSHOT = """
 select current_user::text as role, pg_catalog.pg_current_snapshot()::text as snapshot,
        pg_catalog.statement_timestamp()::text as statement,
        pg_catalog.pg_current_xact_id_if_assigned() is null and not pg_catalog.pg_is_in_recovery() as unchanged"""
+NEWEST_TRAINING = """
+select j.job_id, j.state::text as state, j.error_message
+  from tensile.jobs as j
+ where j.model_name = $1::text and not j.spec ? 'predict' and (j.search_id is null or j.search_id = j.job_id)
+ order by j.job_id desc
+ limit 1"""
 VERSION = """
 select v.version_id, v.number, v.target, v.task::text as task, v.metric_name, v.metrics::text as metrics,
        v.training ->> 'transform' as transform, m.measure_drift

@@ -19,6 +19,7 @@ KNOWN = ("learning_rate", "batch_size", "micro_batch_size", "epochs", "adam", "a
         ("epoch", "epochs"),
         ("learning", "learning_rate"),
         ("ADAM", "adam"),
+        ("maad", "adam"),
         ("a", None),
         ("", None),
         ("momentum", None),

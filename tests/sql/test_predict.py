@@ -220,7 +220,26 @@ def test_model_without_a_deployed_version_is_refused(alice: Connection) -> None:
 
     error = refused(alice, "select tensile_predict('new', 1)")
 
-    assert (error.sqlstate, error.message) == ("55000", 'model "new" has no deployed version')
+    assert (error.sqlstate, error.message, error.detail) == (
+        "55000",
+        'model "new" has no deployed version',
+        None,
+    )
+
+
+def test_error_of_a_model_without_a_version_names_its_newest_training(alice: Connection, admin: Connection) -> None:
+    job = value(alice, "select tensile_train('new', 'iris', 'species')")
+
+    def detail() -> str | None:
+        return refused(alice, "select tensile_predict_label('new', 1)").detail
+
+    assert detail() == f"Job {job} is training it, and is queued. To wait for its end: select tensile_wait({job});"
+    fail = "state = 'failed', error_message = 'the rows are odd', finished_at = now()"
+    admin.execute(f"update tensile.jobs set {fail} where job_id = {job}")
+    assert detail() == f"Job {job}, its newest training, failed: the rows are odd."
+    second = value(alice, "select tensile_train('new', 'iris', 'species')")
+    alice.execute("select tensile_cancel(%s)", [second])
+    assert detail() == f"Job {second}, its newest training, has ended: cancelled."
 
 
 @pytest.mark.usefixtures("published")

@@ -129,6 +129,12 @@ def test_data_set_is_loaded_into_the_first_schema_of_the_callers_path(
     alice.execute("set search_path = own, public")
     assert value(alice, "select tensile_load_dataset('digits')") == 1
     assert value(alice, "select count(*) from own.digits") == 1
+    again = refused(alice, "select tensile_load_dataset('digits')")
+    assert (again.sqlstate, again.message) == ("42P07", "relation own.digits already exists")
+    assert again.hint == (
+        "Name another table: select tensile_load_dataset('digits', 'other_name'). "
+        "Or drop it first: drop table own.digits;"
+    )
     alice.execute("set search_path = nowhere")
     error = refused(alice, "select public.tensile_load_dataset('digits')")
     assert (error.sqlstate, error.message) == ("3F000", "no schema is selected to create the table in")

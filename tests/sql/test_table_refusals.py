@@ -209,3 +209,6 @@ def test_error_names_all_columns_that_cannot_be_learned_from(alice: Connection) 
         '"e" (public.iris): a composite type; select its fields. '
         '"f" (money): the server\'s locale decides its value; cast it to numeric.'
     )
+    some = refused(alice, "select tensile_train('m', 'odd', exclude => array['b', 'a', 'c', 'e'])")
+    assert some.message == '2 columns of table "public.odd" cannot be learned from: "d", "f"'
+    assert (some.hint or "").startswith("Leave them out with exclude => array['b', 'a', 'c', 'e', 'd', 'f'], ")

@@ -228,6 +228,16 @@ _NO_SUCH_COLUMN = f"The columns are {_COLUMNS}."
             ),
         ),
         (
+            """target => 'species', split => '{"test": 0.2}'""",
+            Refused(
+                "22023",
+                'split: "test" is 0.2',
+                None,
+                '"test" names a table with the rows of that part. To give a share of the rows: '
+                """split => '{"test_size": 0.2}'.""",
+            ),
+        ),
+        (
             """target => 'species', split => '{"test_size": 0.9}'""",
             Refused(
                 "22023",
