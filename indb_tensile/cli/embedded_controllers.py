@@ -22,7 +22,8 @@ from indb_tensile.controller import housekeeping
 from indb_tensile.errors import TensileError, UnavailableError
 from indb_tensile.state_directory import ControllerFiles, StateDirectory
 
-_READY_S = 90.0
+_READY_S = 600.0  # a controller that ends is noticed at once, and one that measures a busy machine takes minutes
+_SILENT_S = 3.0  # for which a start says nothing; one on a device that was measured before takes no longer
 _RECOVERY_S = 60.0
 _POLL_S = 0.1
 
@@ -114,13 +115,18 @@ def _environment(place: StateDirectory, cluster: Cluster) -> dict[str, str]:
 
 def _wait_until_ready(files: ControllerFiles, cluster: Cluster, pid: int, since: int) -> None:
     """Wait until the controller sends heartbeats and its service answers. Raises UnavailableError."""
-    deadline = time.monotonic() + _READY_S
+    begin = time.monotonic()
+    silent = True
     with connect_after_recovery(cluster.dsn()) as connection:
         while not _ready(connection, pid):
             if daemon.running(files) is None:
                 files.pid.unlink(missing_ok=True)
                 raise _not_ready(files, "the controller ended while it was starting", since)
-            if time.monotonic() > deadline:
+            waited_s = time.monotonic() - begin
+            if silent and waited_s > _SILENT_S:
+                warn(f"waiting for the controller, which measures a new device for about a minute; log: {files.log}")
+                silent = False
+            if waited_s > _READY_S:
                 raise _not_ready(
                     files, f"the controller (process {pid}) was not ready within {_READY_S:.0f} s", since
                 )

@@ -1,7 +1,7 @@
-"""Warns in NOTICEs about features that look like keys or reveal the target, and about rows ordered in time.
+"""Warns in NOTICEs about features that look like keys, reveal the target or have far values, and about rows in time.
 
-Only the first rows are checked. The rules are those of learning/leakage.py, which checks all rows in the job; a test
-compares both.
+Only the first rows are checked. The rules about keys and about features that reveal the target are those of
+learning/leakage.py, which checks all rows in the job; a test compares both.
 """
 
 # ruff: noqa: S608 - every name that goes into a statement is quoted by quote_ident
@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+from ..request.preprocess_rules import PREPROCESS
 from ..request.split_rules import SPLIT, deciding_option
 from ..request.task_rules import target_columns
 from .feature_columns import used_columns
@@ -29,6 +30,11 @@ _FEWEST_ROWS = 20
 _LOG_ACCIDENT = math.log(1e-6)
 _NEARLY_ALL = 0.95
 _FEWEST_STEPS = 3
+# A column is skewed if its standard deviation is above this number of interquartile ranges. Of normal values it is
+# 0.74 of them, of exponential ones 0.91, of log-normal ones with a deviation of 1.6 it is 4.8 of them.
+_SKEWED = 4
+_FEWEST_FAR = 100  # rows; the quartiles of fewer vary much
+_MOST_NAMED = 5  # columns that the NOTICE scales one by one
 _OUT_OF_RANGE = "22003"
 # Texts are only compared for equality, so hashes are sufficient.
 _SQL_VALUES = {
@@ -73,6 +79,7 @@ def warn_about_features(plpy: Plpy, table: Table, spec: Json) -> None:
             f"features that reveal target {shown} in {checked_rows}: {', '.join(leaks)} (leave them out "
             f"with exclude => {_array(leaks)}, unless their values are available at prediction time)"
         )
+    _notice_far_values(plpy, spec, [column for column in features if has_far_values(column, values[column.name])])
     _notice_order(plpy, spec, [column for column in time_columns if orders_rows(column, values[column.name])])
 
 
@@ -98,6 +105,35 @@ def _notice_order(plpy: Plpy, spec: Json, ordering: Sequence[TableColumn]) -> No
         f'"{ordering[0].name}" orders the rows in time, and a random split tests between rows that it trains on '
         f"(to test on the latest rows: split => {literal(split)})"
     )
+
+
+def _notice_far_values(plpy: Plpy, spec: Json, far: Sequence[TableColumn]) -> None:
+    """Warn that a few values of these features decide about the scale of all. Trees need no scale."""
+    scale = spec["preprocess"].get("scale", {})
+    if spec["architecture"].get("type") == "boosting" or isinstance(scale, str):
+        return
+    names = [column.name for column in far if column.name not in scale]
+    if not names:
+        return
+    by_rank = scale | dict.fromkeys(names, "quantile") if len(names) <= _MOST_NAMED else "quantile"
+    preprocess = json.dumps(spec["preprocess"] | {"scale": by_rank}, ensure_ascii=False)
+    plpy.notice(
+        f"features with a few values far from all others, which hardly differ beside them: {', '.join(names)} "
+        f"(to scale by rank: preprocess => {literal(preprocess)})"
+    )
+
+
+def has_far_values(column: TableColumn, values: Sequence[Any]) -> bool:
+    """Return whether the standard deviation of a column of numbers is many times its interquartile range."""
+    known = (
+        sorted(value for value in values if _is_finite(value)) if column.kind in PREPROCESS["scale"]["kinds"] else []
+    )
+    if len(known) < _FEWEST_FAR:
+        return False
+    middle_half = known[3 * len(known) // 4] - known[len(known) // 4]
+    mean = sum(known) / len(known)
+    deviation = math.sqrt(sum((value - mean) * (value - mean) for value in known) / len(known))
+    return bool(0 < _SKEWED * middle_half < deviation)
 
 
 def suspicions(

@@ -226,3 +226,26 @@ def test_preprocessing_options_are_enqueued_unchanged(alice: Connection) -> None
     )
 
     assert spec_of(alice, job)["preprocess"] == {"missing": "indicator", "standardize": {"petal": False}}
+
+
+def test_notice_names_numbers_with_far_values_until_their_scale_is_chosen(alice: Connection) -> None:
+    alice.execute(
+        """create table payments (amount float8, fee float8, late boolean);
+           insert into payments select exp(i / 20.0), i, i % 3 = 0 from generate_series(1, 300) as i;
+           grant select on payments to tensile_reader"""
+    )
+    notices: list[str] = []
+    alice.add_notice_handler(lambda notice: notices.append(notice.message_primary or ""))
+
+    def far_values(preprocess: str, architecture: str = "auto") -> list[str]:
+        notices.clear()
+        statement = "select tensile_train('late', 'payments', 'late', architecture => %s, preprocess => %s)"
+        value(alice, statement, architecture, preprocess)
+        return [notice for notice in notices if "far from all others" in notice]
+
+    assert far_values('{"missing": "median"}') == [
+        "features with a few values far from all others, which hardly differ beside them: amount (to scale by rank: "
+        """preprocess => '{"missing": "median", "scale": {"amount": "quantile"}}')"""
+    ]
+    assert far_values('{"scale": {"amount": "standard"}}') == far_values('{"scale": "log"}') == []
+    assert far_values("{}", "boosting") == []

@@ -1,9 +1,11 @@
 """Check that the bridge's suspicions about a table's first rows equal the findings of the job's report."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -51,3 +53,23 @@ def test_suspicions_equal_the_findings_of_the_report(
     target = TableColumn(name="y", type="", kind=target_kind.value, key=False)
     suspicions = data_warnings.suspicions(feature, values, target, target_values, task.value)
     assert suspicions == [finding.kind for finding in findings]
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "expected"),
+    [
+        ("float", [float(row) for row in range(200)], False),
+        ("float", [math.exp(row / 10) for row in range(200)], True),
+        ("float", [None, math.inf, math.nan, *(math.exp(row / 10) for row in range(200))], True),
+        ("integer", [*range(199), 1_000_000], True),
+        ("integer", [0] * 180 + [1] * 20, False),  # rare, but two values only
+        ("integer", [*range(98), 1_000_000], False),  # too few rows to tell
+        ("text", ["a"] * 200, False),
+        ("float", [1e308, -1e308] * 100, False),
+    ],
+)
+def test_far_values_are_those_beside_which_the_middle_half_hardly_differs(
+    kind: str, values: list[Any], expected: bool
+) -> None:
+    column = TableColumn(name="x", type="", kind=kind, key=False)
+    assert data_warnings.has_far_values(column, values) is expected
