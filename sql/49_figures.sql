@@ -10,6 +10,7 @@ as $$
 declare
   answer jsonb;
 begin
+  perform public.tensile_require_role('tensile_user');
   answer := tensile.call('figure', options || jsonb_build_object(
     'figure', figure, 'model', model, 'version', version, 'relation', relation::bigint,
     'search_path', callers_path));

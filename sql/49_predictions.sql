@@ -770,6 +770,7 @@ as $$
 declare
   answer jsonb;
 begin
+  perform public.tensile_require_role('tensile_user');
   answer := tensile.call('evaluate', jsonb_build_object(
     'model', model, 'version', version, 'relation', relation::bigint, 'search_path', callers_path));
   return query

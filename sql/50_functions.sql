@@ -240,7 +240,7 @@ create function public.tensile_cancel(job bigint) returns boolean
   language plpgsql volatile parallel unsafe
 as $$
 declare
-  current_state tensile.job_state;
+  current_state text;  -- a role that may not use schema tensile could not declare a tensile.job_state
 begin
   perform public.tensile_require_role('tensile_user');
   update tensile.jobs as j set cancel_requested = true

@@ -500,6 +500,9 @@ create function public.tensile_trial_info(search bigint)
 as $$
 #variable_conflict use_column
 begin
+  if not has_schema_privilege('tensile', 'usage') then
+    perform public.tensile_require_role('tensile_user');
+  end if;
   if not exists (select from tensile.jobs as j where j.job_id = search and j.search_id = search) then
     if exists (select from tensile.jobs as j where j.job_id = search) then
       raise exception 'job % is not a search', search

@@ -4,6 +4,7 @@ the bridge function.
 
 from typing import Any
 
+import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
@@ -281,3 +282,31 @@ def test_grantee_must_be_an_existing_role(alice: Connection) -> None:
         assert (unnamed.sqlstate, unnamed.hint) == ("22004", hint)
         assert unnamed.message == f'no role is named to {verb} model "mine" {to}'
     alice.execute("select tensile_revoke_model('mine', 'bob'), tensile_revoke_model('mine', 'public')")
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "tensile_predict('flowers', 1)",
+        "tensile_evaluate('flowers')",
+        "tensile_roc_curve('flowers')",
+        "tensile_feature_importance('flowers')",
+        "tensile_forecast_metrics('flowers')",
+        "tensile_cancel(1)",
+        "tensile_wait(1)",
+        "tensile_trial_info(1)",
+    ],
+)
+def test_role_without_rights_is_told_the_grant_that_it_lacks(admin: Connection, call: str) -> None:
+    with admin.transaction(force_rollback=True):
+        admin.execute("create role clerk; set local role clerk")
+
+        with pytest.raises(psycopg.Error) as caught:
+            admin.execute(f"select * from {call}".encode())
+
+    error = caught.value.diag
+    assert (error.sqlstate, error.message_primary, error.message_hint) == (
+        "42501",
+        'role "clerk" is not a member of tensile_user',
+        "Ask an administrator for: grant tensile_user to clerk;",
+    )
