@@ -293,14 +293,17 @@ class Runner:
         """The number of iterations that ran as one graph."""
         return 0 if self._repeats is None else self._repeats.launched
 
-    def close(self) -> None:
-        """Free all memory of the device and the host pool. The state can still be exported."""
+    def close(self, *, keeps_state: bool = True) -> None:
+        """Free all memory of the device and the host pool. The state can still be exported, if it is kept.
+
+        To keep it means to copy all of it to ordinary host memory.
+        """
         self._leave()
         self._next.lend(0)
         self.leave_round()
         if self._repeats is not None:
             self._repeats.forget()
-        self._residency.give_up(self._programs)
+        self._residency.give_up(self._programs, keeps_state=keeps_state)
         self._placer.close()
         self._programs = ()
 

@@ -43,6 +43,7 @@ class State:
         self.steps = 0
         self.changed = False  # set by `load`: the runner must put the new bytes in place
         self.whole = True  # False while an iteration runs and after one has failed half way
+        self.lost = False  # set by the runner when it has freed the memory without keeping the bytes
         self._flat: dict[Piece, torch.Tensor] = {}
         for position, stored_storage in enumerate(self.layout):
             self._make(TensorId(position), stored_storage)
@@ -74,8 +75,11 @@ class State:
     def export(self, names: Collection[str] | None = None) -> dict[str, torch.Tensor]:
         """Return copies of all values, or of the values named, on the host.
 
-        Nothing moves and the ledger does not change. Raises InvariantError after an iteration that failed half way.
+        Nothing moves and the ledger does not change. Raises InvariantError after an iteration that failed half way,
+        and when the state is lost.
         """
+        if self.lost:
+            raise InvariantError(f"the state after iteration {self.steps} was given up with its memory")
         if not self.whole:
             raise InvariantError(
                 f"the state is inconsistent: the iteration after iteration {self.steps} failed half way"

@@ -140,11 +140,16 @@ class StateMover:
         self._state.valid -= program.invalidated
         self._state.valid |= program.validated
 
-    def give_up(self, programs: tuple[Program, ...]) -> None:
-        """Keep the state's bytes as plain host tensors, and free all memory of the device and the pool."""
+    def give_up(self, programs: tuple[Program, ...], *, keeps_state: bool) -> None:
+        """Free all memory of the device and the pool. The state's bytes are lost, or kept as plain host tensors."""
         state = self._state
-        for tensor, pieces in state.pieces.items():
-            self._save_pieces(tensor, pieces)
+        state.lost = not keeps_state
+        if keeps_state:
+            for tensor, pieces in state.pieces.items():
+                self._save_pieces(tensor, pieces)
+        for piece in state.resident:
+            state.storage(piece).resize_(0)
+        state.resident.clear()
         for piece in list(state.host):
             self._drop_buffer(piece)
         _free_buffers(self._device, programs)

@@ -292,6 +292,22 @@ def test_parked_state_can_be_exported_and_is_freed_by_close() -> None:
     assert state_bits(state.export()) == before
 
 
+@pytest.mark.parametrize("parks", [False, True])
+def test_close_that_keeps_no_state_frees_all_memory_and_lets_nobody_export_what_is_lost(parks: bool) -> None:
+    job, steps = prepared("wide")
+    device, state = MemoryDevice(), job.state()
+    runner = Runner(device, state, steps)
+    runner.adopt(_plans(steps, 3), 1)
+    drive(runner, job)
+    if parks:
+        runner.park()
+    runner.close(keeps_state=False)
+    assert (device.used_bytes, device.buffers, state.resident) == (0, {}, set())
+    assert not any(tensor.untyped_storage().nbytes() for tensor in state.tensors.values())
+    with pytest.raises(InvariantError, match="given up"):
+        state.export()
+
+
 @pytest.mark.parametrize("kind", [EmulatedDevice, CpuDevice])
 def test_host_pool_without_room_refuses_to_park_and_leaves_a_whole_state(kind: type[Device]) -> None:
     job, steps = _job("wide", is_host=kind is CpuDevice)
