@@ -219,17 +219,25 @@ class Progressed(Message, frozen=True, kw_only=True):
     startup_s: float | None = None
 
 
+class LeftDevice(Message, frozen=True, kw_only=True):
+    """The job trains no more, and nothing of it is on the device or in the host pool. Its version is to be published.
+
+    `steps_left` is what is left of the work in `Captured.steps`, above 0 if the training stopped early; None if that
+    says nothing about other jobs.
+    """
+
+    job: JobId
+    steps_left: float | None = None
+
+
 class Finished(Message, frozen=True, kw_only=True):
     """The job's model version is published, and the job's row has the state succeeded.
 
-    `closing_s` is the time since the training ended; None for a job that trains no network. `steps_left` is what is
-    left of the work in `Captured.steps`, above 0 if the training stopped early; None if that says nothing about other
-    jobs.
+    `closing_s` is the time since the training ended; None for a job that trains no network.
     """
 
     job: JobId
     closing_s: float | None = None
-    steps_left: float | None = None
 
 
 class Failed(Message, frozen=True, kw_only=True):
@@ -270,6 +278,7 @@ AnyMessage = (
     | LeftPhases
     | Measured
     | Progressed
+    | LeftDevice
     | Finished
     | Failed
 )

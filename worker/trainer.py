@@ -39,7 +39,7 @@ from indb_tensile.messages import Assign, Failed, Finished, Ready, TrainerLink
 from .predicting.prediction_run import PredictionRun
 from .training import niceness
 from .training.inbox import Inbox
-from .training.run import TrainingEnd, TrainingRun
+from .training.run import TrainingRun
 
 _RESOURCE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE)
 
@@ -83,7 +83,7 @@ def _serve(
     job = assigned.job.job
     torch.set_num_threads(assigned.job.threads)
     predicts = assigned.job.spec.predict is not None
-    end = TrainingEnd()
+    closing_s: float | None = None
     try:
         regions = _map_regions(settings, inherited) if assigned.job.spec.takes_device else None
     except TensileError as error:
@@ -98,7 +98,7 @@ def _serve(
 
             EstimatorRun(settings, link, assigned).run()
         else:
-            end = TrainingRun(settings, inherited.device_fd, link, inbox, assigned, regions).run()
+            closing_s = TrainingRun(settings, inherited.device_fd, link, inbox, assigned, regions).run()
     except LostClaimError as error:
         log.warning("job %s: %s", job, error)  # another worker has the job now, so the controller gets no message
         return error.exit_code
@@ -112,7 +112,7 @@ def _serve(
         log.exception("job %s", job)
         _report(link, job, TensileError(f"the trainer failed: {type(error).__name__}: {error}"), blame_of(error))
         return 1
-    link.send(Finished(job=job, closing_s=end.closing_s, steps_left=end.steps_left))
+    link.send(Finished(job=job, closing_s=closing_s))
     return 0
 
 

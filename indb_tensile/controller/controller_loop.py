@@ -374,9 +374,8 @@ class Controller:
                 self.fold(Silence(trainer=trainer))
 
     def _stop_stalled(self) -> None:
-        training = [
-            m.trainer for m in self._pool.at(JobStage.RUNNING) if m.trainer is not None and m.adopted and not m.parked
-        ]
+        members = self._pool.at(JobStage.RUNNING, JobStage.CLOSING)
+        training = [m.trainer for m in members if m.trainer is not None and m.adopted and not m.parked]
         for trainer, silent_s in self._signs.stalled(training, self._clock_s()):
             log.error("trainer %s has made no progress for %.0f s and is killed", trainer, silent_s)
             self.fold(Stall(trainer=trainer, silent_s=silent_s))

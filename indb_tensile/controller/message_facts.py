@@ -8,6 +8,7 @@ from indb_tensile.messages import (
     Corrected,
     Failed,
     Finished,
+    LeftDevice,
     LeftPhases,
     Lent,
     Measured,
@@ -23,6 +24,7 @@ from indb_tensile.scheduler.admission.events import (
     Calibration,
     Capture,
     Correction,
+    Departure,
     Event,
     Failure,
     Finish,
@@ -84,8 +86,10 @@ def fact(trainer: TrainerId, message: Message) -> Event | None:  # noqa: C901 - 
                 step_ns=max(0, message.step_ns),
                 last=message.last,
             )
-        case Finished(closing_s=closing_s, steps_left=steps_left):
-            return Finish(trainer=trainer, closing_ns=_duration_ns(closing_s), steps_left=steps_left)
+        case LeftDevice(steps_left=steps_left):
+            return Departure(trainer=trainer, steps_left=steps_left)
+        case Finished(closing_s=closing_s):
+            return Finish(trainer=trainer, closing_ns=_duration_ns(closing_s))
         case Failed():
             fault = Fault(
                 sqlstate=message.sqlstate, message=message.message, detail=message.detail, hint=message.hint

@@ -4,8 +4,8 @@ import pytest
 
 from indb_tensile.controller.message_facts import fact
 from indb_tensile.job import JobId, Phase
-from indb_tensile.messages import Finished, Message, Progressed
-from indb_tensile.scheduler.admission.events import Event, Finish, StepsLeft
+from indb_tensile.messages import Finished, LeftDevice, Message, Progressed
+from indb_tensile.scheduler.admission.events import Departure, Event, Finish, StepsLeft
 from indb_tensile.scheduler.admission.pool import TrainerId
 
 _TRAINER = TrainerId(3)
@@ -26,7 +26,8 @@ def _progressed(steps_left: float | None, startup_s: float | None = None) -> Pro
         (Finished(job=JobId(1)), Finish(trainer=_TRAINER)),
         (Finished(job=JobId(1), closing_s=0.5), Finish(trainer=_TRAINER, closing_ns=500_000_000)),
         (Finished(job=JobId(1), closing_s=float("inf")), Finish(trainer=_TRAINER)),
-        (Finished(job=JobId(1), steps_left=3.5), Finish(trainer=_TRAINER, steps_left=3.5)),
+        (LeftDevice(job=JobId(1), steps_left=3.5), Departure(trainer=_TRAINER, steps_left=3.5)),
+        (LeftDevice(job=JobId(1)), Departure(trainer=_TRAINER)),
     ],
 )
 def test_progress_and_ends_tell_how_long_jobs_started_up_and_closed(message: Message, event: Event | None) -> None:

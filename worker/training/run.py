@@ -4,7 +4,7 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, closing, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 
@@ -33,7 +33,7 @@ from indb_tensile.executor.run.state import State
 from indb_tensile.job import Phase
 from indb_tensile.learning.artifacts import Checkpoint
 from indb_tensile.learning.preparation import Prepared
-from indb_tensile.messages import Adopt, Assign, Calibrate, Calibrated, Captured, LeftPhases, TrainerLink
+from indb_tensile.messages import Adopt, Assign, Calibrate, Calibrated, Captured, LeftDevice, LeftPhases, TrainerLink
 from indb_tensile.scheduler.document import Document
 from indb_tensile.scheduler.link import Link
 
@@ -69,14 +69,6 @@ SAMPLE_GRAPHS_EVERY = 100
 _CAPTURES = "captures"  # the folder of captured steps in the state directory
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingEnd:
-    """How a training ended: the seconds since then, and the steps that were left, where that says anything."""
-
-    closing_s: float | None = None
-    steps_left: float | None = None
-
-
 class TrainingRun:
     """Reads, captures, waits for admission, trains and publishes. Every write carries the job's claim."""
 
@@ -99,8 +91,8 @@ class TrainingRun:
         self._started_s = self._ended_s = time.monotonic()  # of the job, and of its training
         self._steps_left: float | None = None
 
-    def run(self) -> TrainingEnd:
-        """Run the job, and return how its training ended.
+    def run(self) -> float:
+        """Run the job, and return the seconds since its training ended.
 
         Raises TensileError; the job's row then still belongs to the claim.
         """
@@ -126,17 +118,20 @@ class TrainingRun:
                 first = self._wait_for_admission(progress_writer, prepared, steps, opened)
                 signs.admit()
                 trained = self._train(session, progress_writer, prepared, steps, first, opened, gang)
+                opened.device.trim()
+                self._link.send(LeftDevice(job=self._job.job, steps_left=self._steps_left))
                 prepared.finish_decoding(signs.give)
             if trained is None:
-                return self._end()
+                return self._closing_s
             progress_writer.enter(Phase.PUBLISHING)
             progress_writer.settle()
             version = publish(session, self._job, prepared, trained)
             leave_rows(session, self._settings, prepared, version)
-        return self._end()
+        return self._closing_s
 
-    def _end(self) -> TrainingEnd:
-        return TrainingEnd(closing_s=time.monotonic() - self._ended_s, steps_left=self._steps_left)
+    @property
+    def _closing_s(self) -> float:
+        return time.monotonic() - self._ended_s
 
     def _gang(self, session: RetryingSession, signs: ProgressSigns) -> GangRank | None:
         """Return the rank of this device, if several devices train the job."""
@@ -375,7 +370,7 @@ class TrainingRun:
                 log.info("job %s: %d iterations ran as one CUDA graph each", self._job.job, runner.launched)
             # Within an iteration the device cannot be given back in order. The controller frees all of this process.
             if not ends_within_an_iteration:
-                runner.close()
+                runner.close(keeps_state=False)
             if placer.served is not None:
                 log.info("job %s: allocations on the device: %s", self._job.job, placer.served)
 

@@ -42,6 +42,7 @@ from indb_tensile.scheduler.admission.events import (
     Adoption,
     Capture,
     Claim,
+    Departure,
     Event,
     Exit,
     Failure,
@@ -61,7 +62,12 @@ _LAST_REPORT_NS = 600_000_000_000
 _SECOND_NS = 1_000_000_000
 _SAVED = Fault(sqlstate="53200", message="the job left the device, and goes on from its checkpoint")
 _RUNNABLE = (JobStage.WAITING, JobStage.RUNNING)
-_COMING_OR_GOING = (Capture, Finish, Exit)  # after these events of a job, admission asks anew which jobs should run
+_COMING_OR_GOING = (
+    Capture,
+    Departure,
+    Finish,
+    Exit,
+)  # after these events of a job, admission asks anew which jobs should run
 
 
 class VirtualTimeline:
@@ -247,7 +253,7 @@ class TraceController(ABC):
         self.after(self.here.step_ns().get(job.number, 0.0), leave)
 
     def finish(self, job: JobId) -> None:
-        """The job has done its last step. It ends after `closing_ns`."""
+        """The job has done its last step. It gives back its memory, and ends after `closing_ns`."""
         self._trained.add(job)
         self.here.take(job)
         member = self.pool.of_job(job)
@@ -261,6 +267,7 @@ class TraceController(ABC):
             self.send(finish)
 
         if self.device.closing_ns:
+            self.send(Departure(trainer=member.trainer))
             self.after(self.device.closing_ns, end)
         else:
             end()

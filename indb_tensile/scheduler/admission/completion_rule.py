@@ -214,17 +214,22 @@ def note_between(decision: Decision, member: Member, step_ns: int, iteration_ns:
     decision.pool = replace(decision.pool, overheads=times)
 
 
-def note_end(decision: Decision, member: Member, closing_ns: int | None, steps_left: float | None) -> None:
-    """Remember how long the member's kind closes, and what share of its steps it trains."""
-    if member.workload is None:
+def note_last_step(decision: Decision, member: Member, steps_left: float | None) -> None:
+    """Remember what share of its steps the member's kind trains, if so many were left after the last one."""
+    if member.workload is None or steps_left is None or not 0 <= steps_left < member.steps < float("inf"):
         return
     kind, size_bytes = _kind(member), state_bytes(member.workload.graphs[0])
-    overheads = decision.pool.overheads
-    if closing_ns is not None:
-        overheads = overheads.closed(kind, size_bytes, float(closing_ns))
-    if steps_left is not None and 0 <= steps_left < member.steps < float("inf"):
-        overheads = overheads.ended(kind, size_bytes, 1 - steps_left / member.steps)
-    decision.pool = replace(decision.pool, overheads=overheads)
+    times = decision.pool.overheads.ended(kind, size_bytes, 1 - steps_left / member.steps)
+    decision.pool = replace(decision.pool, overheads=times)
+
+
+def note_closing(decision: Decision, member: Member, closing_ns: int | None) -> None:
+    """Remember how long the member's kind closes."""
+    if member.workload is None or closing_ns is None:
+        return
+    kind, size_bytes = _kind(member), state_bytes(member.workload.graphs[0])
+    times = decision.pool.overheads.closed(kind, size_bytes, float(closing_ns))
+    decision.pool = replace(decision.pool, overheads=times)
 
 
 def _startup_left_ns(pool: Pool, member: Member, kind: str, size_bytes: int) -> float:

@@ -6,8 +6,9 @@ the waiting job blocks the queue, and no job is claimed or let in before it. A r
 train blocks the queue at once, because the other devices may hold memory for it meanwhile. A job that waits for its
 owner's quota blocks no other job. At most `entering_jobs` jobs of one owner are prepared at once.
 
-The stages of a job: claimed -> capturing -> (unmeasured -> calibrating) -> waiting -> running -> ending. Its outcome
-is written only when its trainer has exited and its memory is free. A running job may leave the device and come back:
+The stages of a job: claimed -> capturing -> (unmeasured -> calibrating) -> waiting -> running -> closing -> ending. A
+job that closes has given back all memory, and its trainer publishes the version. The outcome of a job is written only
+when its trainer has exited and its memory is free. A running job may leave the device and come back:
 running -> parking -> parked -> waiting -> running (parking.py).
 
 TENSILE (section IV-D) plans anew when the operators' summed latency has moved by more than a threshold, |s' - s| / s.
@@ -41,7 +42,8 @@ from indb_tensile.scheduler.admission.admission_orders import (
     RequeueJob,
 )
 from indb_tensile.scheduler.admission.batch_loans import expect_free, keep_batch_loans, loan_changed
-from indb_tensile.scheduler.admission.completion_rule import note_end, note_startup
+from indb_tensile.scheduler.admission.closing import departed, published
+from indb_tensile.scheduler.admission.completion_rule import note_startup
 from indb_tensile.scheduler.admission.decision import Decision
 from indb_tensile.scheduler.admission.equal_graphs import with_known_graphs
 from indb_tensile.scheduler.admission.events import (
@@ -55,6 +57,7 @@ from indb_tensile.scheduler.admission.events import (
     Claim,
     ClaimLoss,
     Correction,
+    Departure,
     Event,
     Exit,
     Failure,
@@ -177,8 +180,10 @@ def _fold(decision: Decision, event: Event) -> None:  # noqa: C901 - a table: on
             _stepped(decision, event)
         case RoundLeft():
             round_left(decision, event)
+        case Departure():
+            departed(decision, event)
         case Finish():
-            _finished(decision, event)
+            published(decision, event)
         case Failure():
             _failed(decision, event)
         case Exit():
@@ -325,18 +330,6 @@ def _stepped(decision: Decision, progress: StepsLeft) -> None:
 # --- and out ---------------------------------------------------------------------------------------------------
 
 
-def _finished(decision: Decision, finish: Finish) -> None:
-    member = decision.pool.of_trainer(finish.trainer)
-    if member is None:
-        return
-    note_end(decision, member, finish.closing_ns, finish.steps_left)
-    if member.stage is JobStage.ENDING:  # the trainer was told to end, but had already published
-        decision.put(replace(member, outcome=Succeeded()))
-    else:
-        decision.end(member, Succeeded(), EndMethod.LET_EXIT)
-    decision.plan_anew(PlanReason.END)  # while its trainer exits; the plans are sent when its memory is free
-
-
 def _failed(decision: Decision, failure: Failure) -> None:
     member = decision.pool.of_trainer(failure.trainer)
     if member is None or member.stage is JobStage.ENDING:
@@ -392,7 +385,7 @@ def _silent(decision: Decision, trainer: TrainerId) -> None:
 def _stalled(decision: Decision, trainer: TrainerId, silent_s: float) -> None:
     """End a trainer that makes no progress, for example after SIGSTOP. Nothing else would ever end it."""
     member = decision.pool.of_trainer(trainer)
-    if member is None or member.stage is not JobStage.RUNNING or member.parked:
+    if member is None or member.stage not in (JobStage.RUNNING, JobStage.CLOSING) or member.parked:
         return
     reason = f"its trainer made no progress for {silent_s:.0f} s"
     decision.end(member, Interrupted(reason=reason, blame=Blame.UNCLEAR), EndMethod.KILL)

@@ -159,15 +159,22 @@ class RoundLeft:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finish:
-    """The trainer has published the job's version, `closing_ns` after it had ended the training.
+class Departure:
+    """The trainer has ended the training and given back all memory. It has yet to publish the job's version.
 
     `steps_left` is the rest of the work in `Capture.steps`, where the training stopped early. None: not known.
     """
 
     trainer: TrainerId
-    closing_ns: int | None = None
     steps_left: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finish:
+    """The trainer has published the job's version, `closing_ns` after it had ended the training."""
+
+    trainer: TrainerId
+    closing_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -316,6 +323,7 @@ Event = (
     | Misplacement
     | StepsLeft
     | RoundLeft
+    | Departure
     | Finish
     | Failure
     | Exit

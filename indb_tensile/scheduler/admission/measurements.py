@@ -15,6 +15,7 @@ from indb_tensile.scheduler.admission.events import (
     Adoption,
     Calibration,
     Capture,
+    Departure,
     Event,
     Exit,
     Failure,
@@ -33,7 +34,7 @@ NEW_WEIGHT = 0.5
 _MOST_DISTURBED = 8  # trainers report about once a second, and a preparation takes some seconds
 _PREPARING = (JobStage.CLAIMED, JobStage.CAPTURING, JobStage.CALIBRATING)
 # Events that change what runs on the device.
-_CHANGES = (Capture, Calibration, Adoption, Parking, Finish, Failure, Exit)
+_CHANGES = (Capture, Calibration, Adoption, Parking, Departure, Finish, Failure, Exit)
 
 
 def note_change(decision: Decision, event: Event) -> None:

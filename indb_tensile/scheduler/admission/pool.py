@@ -37,6 +37,7 @@ class JobStage(StrEnum):
     RUNNING = "running"  # admitted: follows a plan, or will follow one soon
     PARKING = "parking"  # leaves the device at the end of its iteration
     PARKED = "parked"  # its state is in the host pool, its grant is 0, and it must not return yet
+    CLOSING = "closing"  # has trained and given back all memory; its trainer publishes the version
     ENDING = "ending"  # its trainer is ending; the outcome is written when the trainer has exited
 
 
@@ -243,7 +244,7 @@ class RunningSet:
     """The jobs that train side by side. `speeds` are measured, relative to each job alone with all the memory."""
 
     jobs: tuple[JobId, ...] = ()
-    preparing: int = 0  # further jobs that compute on the device, because they are prepared (running_set.py)
+    preparing: int = 0  # further jobs that compute on the device: prepared or published (running_set.py)
     speeds: tuple[tuple[JobId, float], ...] = ()
     low_reports: int = 0  # in a row, of a throughput below that of fewer jobs
 

@@ -40,7 +40,14 @@ from indb_tensile.scheduler.host_memory import host_bytes
 from indb_tensile.scheduler.planner import JobPlan
 from indb_tensile.scheduler.timing.simulate import Compute
 
-_SETTLED = (JobStage.CLAIMED, JobStage.CAPTURING, JobStage.WAITING, JobStage.RUNNING, JobStage.PARKED)
+_SETTLED = (
+    JobStage.CLAIMED,
+    JobStage.CAPTURING,
+    JobStage.WAITING,
+    JobStage.RUNNING,
+    JobStage.PARKED,
+    JobStage.CLOSING,
+)
 
 
 def keep_round(decision: Decision) -> None:

@@ -3,10 +3,11 @@
 System throughput (STP, Eyerman and Eeckhout 2008) is the sum over the jobs of their speed beside the others, relative
 to their speed alone with all the memory. One job alone has a throughput of 1, and so have jobs that take turns.
 
-A job belongs to the set from the first plan that its trainer follows. Before that plan the trainer creates the job's
-state and copies it to the device, which may take seconds. Jobs whose rows are read, whose graphs are captured or
-calibrated, or whose state is created, compute too. If the device is the processor, they compute with the device's
-cores: each of them slows the set down like one more job, and the set is foretold anew whenever their number changes.
+A job belongs to the set from the first plan that its trainer follows, until it has given back its memory. Before that
+plan the trainer creates the job's state and copies it to the device, which may take seconds. Jobs whose rows are
+read, whose graphs are captured or calibrated, whose state is created, or whose version is published, compute too. If
+the device is the processor, they compute with the device's cores: each of them slows the set down like one more job,
+and the set is foretold anew whenever their number changes.
 """
 
 from dataclasses import replace
@@ -65,11 +66,11 @@ def _trains(member: Member) -> bool:
 
 
 def _preparing(pool: Pool) -> int:
-    """Return how many jobs are prepared with the device's own computing units."""
+    """Return how many jobs are prepared or closed with the device's own computing units."""
     if not pool.prepares_on_device:
         return len(pool.at(JobStage.CALIBRATING))
     entering = sum(not _trains(member) for member in pool.at(JobStage.RUNNING))
-    return entering + len(pool.at(JobStage.CAPTURING, JobStage.CALIBRATING))
+    return entering + len(pool.at(JobStage.CAPTURING, JobStage.CALIBRATING, JobStage.CLOSING))
 
 
 def _measured_speed(pool: Pool, member: Member, iteration_ns: int) -> float:

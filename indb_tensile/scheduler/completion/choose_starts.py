@@ -138,7 +138,6 @@ def _without(moment: ScheduleMoment, job: int) -> ScheduleMoment:
         waiting=moment.waiting & ~(1 << job),
         startup_ns=moment.startup_ns,
         steps_left=moment.steps_left,
-        closing_ns=moment.closing_ns,
         ends_ns=moment.ends_ns,
     )
 
@@ -259,10 +258,11 @@ class _Search:
         highest throughput.
         """
         left = members(moment.running | moment.waiting)
-        alone_ns, total_ns = self.forecasts.alone_ns, self.forecasts.total_ns
+        alone_ns, total_ns, closing_ns = self.forecasts.alone_ns, self.forecasts.total_ns, self.forecasts.closing_ns
         device_ns = sum([moment.steps_left[k] * alone_ns[k] for k in left])
-        left_ns = [moment.left_ns(k, alone_ns[k]) for k in left]
-        makespan_ns = moment.now_ns + max(max(left_ns, default=0.0), device_ns / self._most_throughput)
+        left_ns = [moment.left_ns(k, alone_ns[k]) + closing_ns[k] for k in left]
+        soonest_ns = max(max(left_ns, default=0.0), device_ns / self._most_throughput)
+        makespan_ns = max(moment.makespan_ns, moment.now_ns + soonest_ns)
         if makespan_ns > self._least_ns * (1 + BAND):
             return False
         if makespan_ns < self._least_ns:
@@ -281,10 +281,11 @@ class _Search:
 
     def _keep(self, moment: ScheduleMoment, starts: int) -> None:
         antt = moment.turnaround / len(self.demands)
-        self.schedules.append(_Schedule(starts=starts, makespan_ns=moment.now_ns, antt=antt, ends_ns=moment.ends_ns))
-        if moment.now_ns < self._least_ns:
-            self._least_ns = moment.now_ns
-            near = [s.antt for s in self.schedules if s.makespan_ns <= moment.now_ns * (1 + BAND)]
+        makespan_ns = moment.makespan_ns
+        self.schedules.append(_Schedule(starts=starts, makespan_ns=makespan_ns, antt=antt, ends_ns=moment.ends_ns))
+        if makespan_ns < self._least_ns:
+            self._least_ns = makespan_ns
+            near = [s.antt for s in self.schedules if s.makespan_ns <= makespan_ns * (1 + BAND)]
             self._least_antt = min(near)
-        elif moment.now_ns <= self._least_ns * (1 + BAND):
+        elif makespan_ns <= self._least_ns * (1 + BAND):
             self._least_antt = min(self._least_antt, antt)

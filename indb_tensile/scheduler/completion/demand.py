@@ -1,8 +1,8 @@
 """What a job needs of the device until it is done: its remaining training steps, and a step's time for any memory.
 
 The times are those of the job alone on the device. contention.py says how much other jobs slow the job down. Before
-its first step a job starts up, and after its last step it closes. While it starts up or closes, it has its memory and
-computes nothing.
+its first step a job starts up: it has its memory and computes nothing. After its last step it closes: its version is
+evaluated and published by the host, and it has no memory of the device.
 """
 
 from dataclasses import dataclass, replace
@@ -56,7 +56,7 @@ class JobDemand:
     counts as the fraction of a training step that it takes. `owner` is the role's oid.
 
     `startup_ns` is the time from the order to start until the first step, or what is left of it. `closing_ns` is the
-    time from the last step until the job's memory is free.
+    time from the last step, after which the job's memory is free, until the job is done.
     """
 
     job: JobId
@@ -90,5 +90,5 @@ class JobDemand:
 
     @property
     def total_ns(self) -> float:
-        """The time of the whole job alone with all the memory, from the order to start until its memory is free."""
+        """The time of the whole job alone with all the memory, from the order to start until it is done."""
         return self.startup_ns + self.steps * self.alone_ns + self.closing_ns

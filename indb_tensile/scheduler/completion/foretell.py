@@ -1,11 +1,12 @@
 """Foretell when each of some jobs is done, if waiting jobs start at certain moments and then run to completion.
 
-A foretold schedule is a list of sets of jobs. At its start, and whenever a job ends, waiting jobs may start. A job
-starts up, does its steps, and closes (demand.py). While it starts up or closes, it has its memory and does not
+A foretold schedule is a list of sets of jobs. At its start, and whenever a job leaves the device, waiting jobs may
+start. A job starts up, does its steps, and closes (demand.py). While it starts up, it has its memory and does not
 compute: the other jobs of the set train as fast as without it, in the memory that it leaves
-(`SetForecasts.part_step_ns`). So a set has stretches of constant speed, which end where a job begins to compute, does
-its last step, or ends. If few jobs run side by side, the device is idle between the last step of a job and the first
-step of the next; more jobs side by side fill these gaps.
+(`SetForecasts.part_step_ns`). After its last step it gives back its memory at once, and it is done when it has
+closed. So a set has stretches of constant speed, which end where a job begins to compute or does its last step. If
+few jobs run side by side, the device is idle until the first step of the next job; more jobs side by side fill these
+gaps.
 
 - *Makespan*: the time until all jobs are done.
 - *ANTT* (average normalised turnaround time, Eyerman and Eeckhout 2008): the mean over the jobs of the time until the
@@ -26,9 +27,9 @@ _ROUNDING = 1e-9  # a remainder below this part of the previous remainder is a r
 class ScheduleMoment:
     """The jobs at one moment of a schedule.
 
-    `running` and `waiting` are bit masks over the demands. `startup_ns`, `steps_left` and `closing_ns` have one entry
-    for each demand, 0 after that phase of the job. `turnaround` is the sum of the normalised turnaround times of the
-    jobs that are done, and `ends_ns` has their ends.
+    `running` and `waiting` are bit masks over the demands. `startup_ns` and `steps_left` have one entry for each
+    demand, 0 after that phase of the job. `ends_ns` are the moments at which the jobs that have left the device are
+    done, or will be, and `turnaround` is the sum of their normalised turnaround times.
     """
 
     now_ns: float
@@ -36,18 +37,22 @@ class ScheduleMoment:
     waiting: int
     startup_ns: tuple[float, ...]
     steps_left: tuple[float, ...]
-    closing_ns: tuple[float, ...]
-    ends_ns: tuple[float, ...]  # of jobs that are done, else 0
+    ends_ns: tuple[float, ...]  # of jobs that have left the device, else 0
     turnaround: float = 0.0
 
     @property
     def is_over(self) -> bool:
-        """True if all jobs are done."""
+        """True if all jobs have left the device."""
         return not self.running and not self.waiting
 
+    @property
+    def makespan_ns(self) -> float:
+        """The moment at which the last of the jobs that have left the device is done."""
+        return max(self.ends_ns, default=0.0)
+
     def left_ns(self, job: int, step_ns: float) -> float:
-        """Return the time until this job is done, if its steps take so long from now on."""
-        return self.startup_ns[job] + self.steps_left[job] * step_ns + self.closing_ns[job]
+        """Return the time until this job leaves the device, if its steps take so long from now on."""
+        return self.startup_ns[job] + self.steps_left[job] * step_ns
 
 
 def first_moment(demands: Sequence[JobDemand], running: int) -> ScheduleMoment:
@@ -58,7 +63,6 @@ def first_moment(demands: Sequence[JobDemand], running: int) -> ScheduleMoment:
         waiting=((1 << len(demands)) - 1) & ~running,
         startup_ns=tuple(demand.startup_ns for demand in demands),
         steps_left=tuple(demand.steps_left for demand in demands),
-        closing_ns=tuple(demand.closing_ns for demand in demands),
         ends_ns=(0.0,) * len(demands),
     )
 
@@ -73,49 +77,42 @@ def start(moment: ScheduleMoment, jobs: int) -> ScheduleMoment:
         waiting=moment.waiting & ~jobs,
         startup_ns=moment.startup_ns,
         steps_left=moment.steps_left,
-        closing_ns=moment.closing_ns,
         ends_ns=moment.ends_ns,
         turnaround=moment.turnaround,
     )
 
 
-def until_next_end(moment: ScheduleMoment, forecasts: SetForecasts) -> ScheduleMoment | None:
-    """Return the moment at which the first running job is done; None if the set cannot run."""
+def until_one_leaves(moment: ScheduleMoment, forecasts: SetForecasts) -> ScheduleMoment | None:
+    """Return the moment at which the first running job does its last step; None if the set cannot run."""
     running, waiting, now_ns = moment.running, moment.waiting, moment.now_ns
     if not running or forecasts.step_ns(running) is None:
         return None
     numbers = members(running)
     startup_ns, steps_left = list(moment.startup_ns), list(moment.steps_left)
-    closing_ns, ends_ns = list(moment.closing_ns), list(moment.ends_ns)
-    turnaround = moment.turnaround
+    ends_ns, turnaround = list(moment.ends_ns), moment.turnaround
     while running == moment.running:
         computing = 0
         for k in numbers:
-            if steps_left[k] and not startup_ns[k]:
+            if not startup_ns[k]:
                 computing |= 1 << k
         step_ns = dict(zip(members(computing), forecasts.part_step_ns(running, computing) or (), strict=True))
-        passed_ns = min(
-            [startup_ns[k] or (steps_left[k] * step_ns[k] if k in step_ns else closing_ns[k]) for k in numbers]
-        )
+        passed_ns = min([startup_ns[k] or steps_left[k] * step_ns[k] for k in numbers])
         now_ns += passed_ns
         for k in numbers:
             if startup_ns[k]:
                 startup_ns[k] = _less(startup_ns[k], passed_ns)
-            elif k in step_ns:
-                steps_left[k] = _less(steps_left[k], passed_ns / step_ns[k])
-            else:
-                closing_ns[k] = _less(closing_ns[k], passed_ns)
-            if not (startup_ns[k] or steps_left[k] or closing_ns[k]):
+                continue
+            steps_left[k] = _less(steps_left[k], passed_ns / step_ns[k])
+            if not steps_left[k]:
                 running &= ~(1 << k)
-                ends_ns[k] = now_ns
-                turnaround += now_ns / forecasts.total_ns[k]
+                ends_ns[k] = now_ns + forecasts.closing_ns[k]
+                turnaround += ends_ns[k] / forecasts.total_ns[k]
     return ScheduleMoment(
         now_ns=now_ns,
         running=running,
         waiting=waiting,
         startup_ns=tuple(startup_ns),
         steps_left=tuple(steps_left),
-        closing_ns=tuple(closing_ns),
         ends_ns=tuple(ends_ns),
         turnaround=turnaround,
     )
@@ -129,12 +126,12 @@ class ScheduleTree:
         self._following: dict[tuple[ScheduleMoment, int], ScheduleMoment | None] = {}
 
     def following(self, moment: ScheduleMoment, jobs: int) -> ScheduleMoment | None:
-        """Return the moment at which the next job is done if these waiting jobs start at `moment`; None if the set
+        """Return the moment at which the next job leaves if these waiting jobs start at `moment`; None if the set
         cannot run.
         """
         begin = (moment, jobs)
         if begin not in self._following:
-            self._following[begin] = until_next_end(start(moment, jobs), self.forecasts)
+            self._following[begin] = until_one_leaves(start(moment, jobs), self.forecasts)
         return self._following[begin]
 
 

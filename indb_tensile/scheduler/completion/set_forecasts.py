@@ -73,6 +73,7 @@ class SetForecasts:
         # The demands compute these times anew whenever they are asked.
         self.alone_ns = tuple(demand.alone_ns for demand in demands)
         self.total_ns = tuple(demand.total_ns for demand in demands)
+        self.closing_ns = tuple(demand.closing_ns for demand in demands)
         self._throughputs: dict[int, float] = {}
         self._curves = [MemoryCurve(demand.trade_offs, device.region_bytes) for demand in demands]
         self._slow = {slow.kinds: slow.slowdowns for slow in device.slow_sets}
@@ -88,7 +89,7 @@ class SetForecasts:
         return self._known[jobs]
 
     def part_step_ns(self, jobs: int, computing: int) -> tuple[float, ...] | None:
-        """Return the time of a step of each job of the set that computes, while the others start up or close.
+        """Return the time of a step of each job of the set that computes, while the others start up.
 
         Jobs that do not compute have their memory, and slow no other job down. None if the set cannot run.
         """

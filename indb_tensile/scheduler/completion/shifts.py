@@ -163,7 +163,6 @@ def _courses(question: ShiftQuestion, running: int) -> Iterator[_Course]:
         waiting=known & ~running,
         startup_ns=whole.startup_ns,
         steps_left=whole.steps_left,
-        closing_ns=whole.closing_ns,
         ends_ns=whole.ends_ns,
     )
     for width in _WIDTHS:
@@ -172,7 +171,7 @@ def _courses(question: ShiftQuestion, running: int) -> Iterator[_Course]:
         end = lists.follow(moment, order, raises_throughput, width)
         if end is not None:
             first, last = end
-            yield _Course(jobs=running | first, makespan_ns=last.now_ns, ends_ns=last.ends_ns)
+            yield _Course(jobs=running | first, makespan_ns=last.makespan_ns, ends_ns=last.ends_ns)
 
 
 def _without_near_ties(question: ShiftQuestion, order: Sequence[int]) -> list[int]:

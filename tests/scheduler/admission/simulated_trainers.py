@@ -33,6 +33,7 @@ from indb_tensile.scheduler.admission.events import (
     Calibration,
     Capture,
     Claim,
+    Departure,
     Event,
     Exit,
     Failure,
@@ -41,7 +42,7 @@ from indb_tensile.scheduler.admission.events import (
     Parking,
     RoundLeft,
 )
-from indb_tensile.scheduler.admission.pool import Fault, Sharing, TrainerId
+from indb_tensile.scheduler.admission.pool import Fault, JobStage, Sharing, TrainerId
 from indb_tensile.scheduler.completion.contention import Contention
 from indb_tensile.scheduler.graph import StepGraph
 from indb_tensile.scheduler.link import Link
@@ -279,6 +280,9 @@ class SimulatedTrainers:
             return
         self.lent.pop(trainer, None)  # it adopts or parks
         event = self.next_message.pop(trainer)
+        if isinstance(event, Finish):
+            self.publish(event)
+            return
         self.joined.discard(trainer)  # it adopts, leaves or parks at the end of an iteration
         if isinstance(event, Adoption):
             del self.in_flight[trainer]
@@ -288,7 +292,7 @@ class SimulatedTrainers:
         self.send(event)
 
     def finish_job(self, trainer: TrainerId) -> None:
-        claimed = self.busy.pop(trainer)
+        """Let the trainer publish its job's version, at once or after it has left the device."""
         self.next_message.pop(trainer, None)
         self.loan_answers.pop(trainer, None)
         if (number := self.lent.pop(trainer, None)) is not None:
@@ -297,7 +301,24 @@ class SimulatedTrainers:
         leaves_first: bool = self.data.draw(st.booleans(), label="leaves a round before it ends")
         if self.seated and leaves_first:
             self.send(RoundLeft(trainer=trainer, number=self.controller.pool.rounds))
-        self.ending.add(trainer)
-        self.end_job(claimed.job, claimed.claim, "succeeded")
         closing_ns = self.data.draw(st.sampled_from([None, 0, 10**6, 10**10]), label="closed for")
-        self.send(Finish(trainer=trainer, closing_ns=closing_ns))
+        finish = Finish(trainer=trainer, closing_ns=closing_ns)
+        if self.data.draw(st.booleans(), label="leaves the device before it publishes"):
+            self.in_flight.pop(trainer, None)
+            self.next_message[trainer] = finish
+            steps_left = self.data.draw(st.sampled_from([None, 0.0, 1.0, 1e9]), label="stopped early")
+            self.send(Departure(trainer=trainer, steps_left=steps_left))
+            member = self.controller.pool.of_trainer(trainer)
+            assert member is not None
+            assert (member.stage, member.granted_bytes, member.host_bytes) == (JobStage.CLOSING, 0, 0)
+        else:
+            self.publish(finish)
+
+    def publish(self, finish: Finish) -> None:
+        """End the job. A trainer that was told to end before it has published ends without that."""
+        if finish.trainer in self.ending:
+            return
+        claimed = self.busy.pop(finish.trainer)
+        self.ending.add(finish.trainer)
+        self.end_job(claimed.job, claimed.claim, "succeeded")
+        self.send(finish)

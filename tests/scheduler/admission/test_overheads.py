@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from indb_tensile.errors import InvariantError
 from indb_tensile.scheduler.admission.completion_rule import demand_of, planned_step_ns
-from indb_tensile.scheduler.admission.events import Finish, Measurement, StepsLeft, Tick
+from indb_tensile.scheduler.admission.events import Departure, Finish, Measurement, StepsLeft, Tick
 from indb_tensile.scheduler.admission.overheads import KindOverheads, Overheads, expected_steps_left
 from indb_tensile.scheduler.admission.pool import JobStage, Member, Sharing, TrainerId
 from indb_tensile.scheduler.completion.contention import of_cores
@@ -176,7 +176,7 @@ def test_end_of_a_job_tells_what_share_of_its_steps_its_kind_trains() -> None:
     controller, trainer = _running()
     waiting = _waiting(controller, 2)
     assert demand_of(controller.pool, waiting).steps_left == 100
-    controller.send(Finish(trainer=trainer, closing_ns=500, steps_left=0.75e9))
+    controller.send(Departure(trainer=trainer, steps_left=0.75e9))
     overheads = controller.pool.overheads
     assert overheads.trained_share("job 1") == 0.25
     assert demand_of(controller.pool, waiting).steps_left == 100, "a job of another kind"
@@ -187,7 +187,7 @@ def test_end_of_a_job_tells_what_share_of_its_steps_its_kind_trains() -> None:
 @pytest.mark.parametrize("steps_left", [None, -1.0, 1e9, float("nan"), float("inf")])
 def test_rest_of_the_steps_that_cannot_be_tells_nothing(steps_left: float | None) -> None:
     controller, trainer = _running()
-    controller.send(Finish(trainer=trainer, steps_left=steps_left))
+    controller.send(Departure(trainer=trainer, steps_left=steps_left))
     assert controller.pool.overheads == Overheads()
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from indb_tensile.job import JobId
 from indb_tensile.scheduler.completion.contention import of_cores
 from indb_tensile.scheduler.completion.demand import JobDemand, TradeOff
-from indb_tensile.scheduler.completion.foretell import ScheduleMoment, first_moment, start, until_next_end
+from indb_tensile.scheduler.completion.foretell import ScheduleMoment, first_moment, start, until_one_leaves
 from indb_tensile.scheduler.completion.set_forecasts import SetForecasts, SharedDevice, members
 
 MIB = 1 << 20
@@ -95,7 +95,7 @@ def _listed(forecasts: SetForecasts, joins: Callable[[int, int], bool]) -> Sched
             running = moment.running | chosen
             if not running or joins(running, 1 << k):
                 chosen |= 1 << k
-        following = until_next_end(start(moment, chosen), forecasts)
+        following = until_one_leaves(start(moment, chosen), forecasts)
         assert following is not None
         moment = following
     return moment
@@ -113,7 +113,6 @@ def left_over(demands: Sequence[JobDemand], moment: ScheduleMoment) -> tuple[lis
             demands[k],
             startup_ns=moment.startup_ns[k],
             steps_left=max(_LEAST_STEPS, moment.steps_left[k]),
-            closing_ns=moment.closing_ns[k],
         )
         for k in numbers
     ]

@@ -11,7 +11,7 @@ from indb_tensile.job import JobId
 from indb_tensile.scheduler.completion.choose_starts import StartChoice, choose_starts
 from indb_tensile.scheduler.completion.contention import Contention, of_cores
 from indb_tensile.scheduler.completion.demand import JobDemand, TradeOff
-from indb_tensile.scheduler.completion.foretell import ScheduleMoment, first_moment, start, until_next_end
+from indb_tensile.scheduler.completion.foretell import ScheduleMoment, first_moment, start, until_one_leaves
 from indb_tensile.scheduler.completion.set_forecasts import SetForecasts, SharedDevice, members
 
 from .job_demands import MIB, MS, first_fit, in_turns, set_forecasts
@@ -28,7 +28,7 @@ def test_without_start_times_each_job_advances_at_its_speed_in_the_whole_set(
     times = forecasts.step_ns(running)
     assert times is not None
     passed_ns = min(moment.steps_left[k] * ns for k, ns in zip(members(running), times, strict=True))
-    following = until_next_end(moment, forecasts)
+    following = until_one_leaves(moment, forecasts)
     assert following is not None
     assert following.now_ns == passed_ns
     for k, ns in zip(members(running), times, strict=True):
@@ -56,7 +56,7 @@ def test_if_all_jobs_start_up_for_longer_all_end_later_by_as_much(forecasts: Set
 
 
 @given(forecasts=set_forecasts(5), later_ns=st.floats(1, 1e10), data=st.data())
-def test_a_job_that_closes_for_longer_ends_later_by_as_much_and_no_other_job_ends_earlier(
+def test_a_job_that_closes_for_longer_ends_later_by_as_much_and_no_other_job_does(
     forecasts: SetForecasts, later_ns: float, data: st.DataObject
 ) -> None:
     running = _runnable(forecasts)
@@ -66,14 +66,13 @@ def test_a_job_that_closes_for_longer_ends_later_by_as_much_and_no_other_job_end
     ends = list(_side_by_side(forecasts).ends_ns)
     later_ends = list(_side_by_side(SetForecasts(demands, forecasts.device), running).ends_ns)
     assert later_ends.pop(slow) == pytest.approx(ends.pop(slow) + later_ns, rel=1e-6)
-    # Memory that it holds for longer can only slow them down.
-    assert all(late >= early * (1 - 1e-6) for early, late in zip(ends, later_ends, strict=True))
+    assert later_ends == ends
 
 
 def test_a_job_that_starts_up_slows_no_other_job_down() -> None:
     turns = Contention(points=((1, 1.0), (2, 2.0)))
     forecasts = _forecasts([_demand(1, 10), _demand(2, 10, startup=50)], contention=turns)
-    moment = until_next_end(first_moment(forecasts.demands, 0b11), forecasts)
+    moment = until_one_leaves(first_moment(forecasts.demands, 0b11), forecasts)
     assert moment is not None
     # Alone for 50 ms, then side by side: the first has 50 ms of work left, and needs 100 ms for it.
     assert (moment.running, moment.now_ns) == (0b10, 150 * MS)
@@ -83,10 +82,21 @@ def test_a_job_that_starts_up_slows_no_other_job_down() -> None:
 def test_a_job_that_closes_slows_no_other_job_down() -> None:
     turns = Contention(points=((1, 1.0), (2, 2.0)))
     forecasts = _forecasts([_demand(1, 5, closing=500), _demand(2, 10)], contention=turns)
-    moment = until_next_end(first_moment(forecasts.demands, 0b11), forecasts)
+    moment = until_one_leaves(first_moment(forecasts.demands, 0b11), forecasts)
     assert moment is not None
-    # Side by side until the first has done its 5 steps, then alone.
-    assert (moment.running, moment.now_ns, moment.ends_ns) == (0b01, 150 * MS, (0.0, 150 * MS))
+    # Side by side until the first has done its 5 steps. It is done 500 ms later, and the second trains alone.
+    assert (moment.running, moment.now_ns, moment.ends_ns) == (0b10, 100 * MS, (600 * MS, 0.0))
+    end = until_one_leaves(moment, forecasts)
+    assert end is not None
+    assert (end.now_ns, end.ends_ns, end.makespan_ns) == (150 * MS, (600 * MS, 150 * MS), 600 * MS)
+
+
+def test_the_next_job_starts_up_while_the_one_before_closes() -> None:
+    whole = TradeOff(peak_bytes=100 * MIB, iteration_ns=10 * MS, compute_ns=10 * MS)
+    demands = [replace(_demand(k, 10, startup=50, closing=30), trade_offs=(whole,)) for k in (1, 2, 3)]
+    end = in_turns(SetForecasts(demands, replace(_forecasts(demands).device, budget_bytes=100 * MIB)))
+    assert end.ends_ns == (180 * MS, 330 * MS, 480 * MS)
+    assert end.turnaround == pytest.approx(1 + 330 / 180 + 480 / 180)
 
 
 def test_a_job_keeps_its_memory_while_it_starts_up() -> None:
@@ -173,7 +183,7 @@ def _side_by_side(forecasts: SetForecasts, jobs: int | None = None) -> ScheduleM
     """Return the moment at which all jobs of a set are done that start now. The other jobs go on waiting."""
     moment = start(first_moment(forecasts.demands, 0), _runnable(forecasts) if jobs is None else jobs)
     while moment.running:
-        following = until_next_end(moment, forecasts)
+        following = until_one_leaves(moment, forecasts)
         assert following is not None
         moment = following
     return moment

@@ -10,7 +10,7 @@ from indb_tensile.scheduler.completion.foretell import (
     ScheduleTree,
     first_moment,
     start,
-    until_next_end,
+    until_one_leaves,
 )
 from indb_tensile.scheduler.completion.set_forecasts import SetForecasts
 from indb_tensile.scheduler.completion.start_lists import JoinRule, StartLists
@@ -61,7 +61,7 @@ def _followed_alone(
             if (not present or joins(forecasts, present, 1 << k)) and rule.may_start(moment, jobs | 1 << k):
                 jobs |= 1 << k
         first = jobs if first is None else first
-        following = until_next_end(start(moment, jobs), forecasts)
+        following = until_one_leaves(start(moment, jobs), forecasts)
         if following is None:
             return None
         moment = following
@@ -69,4 +69,4 @@ def _followed_alone(
 
 
 def _outcome(followed: tuple[int, ScheduleMoment] | None) -> tuple[int, float, tuple[float, ...]] | None:
-    return None if followed is None else (followed[0], followed[1].now_ns, followed[1].ends_ns)
+    return None if followed is None else (followed[0], followed[1].makespan_ns, followed[1].ends_ns)
