@@ -54,13 +54,16 @@ ROW_KEYS = (
 )
 
 
-def times(training: MixTraining, enqueued_s: float, trains_s: float, ended_s: float) -> JobTimes:
+def times(
+    training: MixTraining, enqueued_s: float, trains_s: float, ended_s: float, left_s: float | None = None
+) -> JobTimes:
     return JobTimes(
         job_id=1,
         training=training,
         enqueued_s=enqueued_s,
         trains_s=trains_s,
         stepped_s=trains_s + 0.5,
+        left_s=ended_s if left_s is None else left_s,
         ended_s=ended_s,
         needed_bytes=MIB,
         digest="aa",
@@ -220,12 +223,21 @@ def test_a_run_as_it_was_foretold_has_the_throughput_that_is_measured() -> None:
         "first_s": 0.5,
         "first_alone_s": 0.5,
         "trains_s": 7.5,
+        "closes_s": 0.0,
         "alone_s": 6.0,
         "foretold_s": 6.12,
         "ratio": 1.02,
         "iteration_ms": 2.0,
         "iteration_foretold_ms": 1.0,
     }
+
+
+def test_what_a_job_does_after_it_has_left_the_device_counts_in_no_throughput() -> None:
+    jobs = [times(ONE, 0.0, 0.0, 7.0, left_s=6.0), times(ONE, 0.0, 6.0, 13.0, left_s=12.0)]
+    alone = {ONE: times(ONE, 0.0, 0.0, 7.0, left_s=6.0)}
+    assert measure_run(jobs, MIB, alone).stp_measured == 1.0
+    assert measure_run(jobs, MIB, alone).makespan_s == 13.0
+    assert [row["closes_s"] for row in job_rows({}, jobs, alone, (), {})] == [1.0, 1.0]
 
 
 def test_without_recorded_sets_nothing_is_foretold() -> None:

@@ -6,7 +6,8 @@ training alone (`alone_s`). Their ratio is that of the job's foretold to its mea
 
 - `waits_s`: from submission to the first plan. No throughput has it.
 - `first_s`, `first_alone_s`: from the first plan to the end of the first iteration.
-- `trains_s`: from the first plan to the end.
+- `trains_s`: from the first plan until the job gave back its memory.
+- `closes_s`: from then to its end. No throughput has it.
 - `iteration_ms`, `iteration_foretold_ms`: an iteration under the last plan that was measured. The foretold one is of
   the latest latencies, which have in them how much the other jobs slow the operators down.
 
@@ -52,6 +53,7 @@ def _row(
         "first_s": round(job.stepped_s - job.trains_s, 2),
         "first_alone_s": round(alone.stepped_s - alone.trains_s, 2),
         "trains_s": round(job.trained_s, 2),
+        "closes_s": round(job.ended_s - job.left_s, 2),
         "alone_s": round(alone.trained_s, 2),
         "foretold_s": None if foretold_s is None else round(foretold_s, 2),
         "ratio": None if foretold_s is None else round(foretold_s / alone.trained_s, 2),

@@ -6,12 +6,12 @@
 - `worst_slowdown`: the largest of these ratios.
 - `stp_measured`, the system throughput: the times that the jobs train alone, summed, over the time in which at least
   one of them trained. Each moment counts with the jobs' progress, in units of their speed alone, so this is the mean
-  over that time of the sum of relative speeds. A job trains from its first plan to its end, so waiting, reading and
-  capturing count neither here nor there. Jobs in turns have 1.
+  over that time of the sum of relative speeds. A job trains from its first plan until it gives back its memory, so
+  waiting, reading, capturing and publishing count neither here nor there. Jobs in turns have 1.
 - `stp_foretold`: the same with what the controller foretold: for each job the speeds relative to alone that were
   foretold for it, times the seconds for which it ran beside the same jobs, summed, over the same time. The product is
-  what the controller believes the job has done, in seconds of the job alone, from its first plan to its end. So both
-  have in them start-up, closing, the jobs that are prepared meanwhile, and the end of a mix, when one job runs alone.
+  what the controller believes the job has done, in seconds of the job alone, while it trains. So both have in them
+  start-up, the jobs that are prepared or published meanwhile, and the end of a mix, when one job runs alone.
   It is null where the catalog does not store the speeds.
 - `sets_error`: the throughputs foretold for sets of jobs, over those that the controller measured for these sets, as
   means over time. This is the error in undisturbed iterations.
@@ -29,16 +29,17 @@ from indb_tensile.bench.harness.share_mixes import MixTraining
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobTimes:
-    """When a job was enqueued, began to train, finished its first iteration, and ended; its parameters' digest."""
+    """When a job was enqueued, began to train, finished its first iteration, gave back its memory, and ended."""
 
     job_id: int
     training: MixTraining
     enqueued_s: float
     trains_s: float
     stepped_s: float
+    left_s: float
     ended_s: float
     needed_bytes: int  # its peak if nothing is saved
-    digest: str
+    digest: str  # of its parameters
 
     @property
     def turnaround_s(self) -> float:
@@ -47,8 +48,8 @@ class JobTimes:
 
     @property
     def trained_s(self) -> float:
-        """Return the time from the first plan to the end."""
-        return self.ended_s - self.trains_s
+        """Return the time from the first plan until the job gave back its memory."""
+        return self.left_s - self.trains_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +100,7 @@ def measure_run(
     """Return the measures of a run. `alone` has the same trainings, each run alone with all of the memory."""
     slowdowns: list[float] = []
     stp_measured = None
-    spans_s = covered_s([(job.trains_s, job.ended_s) for job in jobs])
+    spans_s = covered_s([(job.trains_s, job.left_s) for job in jobs])
     if alone is not None:
         slowdowns = [job.turnaround_s / alone[job.training].turnaround_s for job in jobs]
         stp_measured = sum(alone[job.training].trained_s for job in jobs) / spans_s

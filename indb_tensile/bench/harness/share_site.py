@@ -164,11 +164,19 @@ class ShareController:
                 f"{self.name}: job {job_id} {state}: {message}", detail=self._tail(), hint=f"See {self.log}."
             )
         times = {row[0]: row[1:] for row in self._fetch("times", jobs=listed)}
-        return [_job_times(job.training, job_id, *times[job_id]) for job, job_id in zip(jobs, listed, strict=True)]
+        left = {row[0]: row[1] for row in self._fetch("departures", jobs=listed)} if self._stores_sets else {}
+        return [
+            _job_times(job.training, job_id, left.get(job_id), *times[job_id])
+            for job, job_id in zip(jobs, listed, strict=True)
+        ]
+
+    @property
+    def _stores_sets(self) -> bool:
+        return bool(self._fetch("stores_sets")[0][0])
 
     def sets(self, jobs: Sequence[JobTimes]) -> list[SetShare]:
         """Return the part of each job in each set of jobs that ran; empty if the catalog does not store sets."""
-        if not self._fetch("stores_sets")[0][0]:
+        if not self._stores_sets:
             return []
         rows = self._fetch("sets", jobs=[job.job_id for job in jobs])
         return [
@@ -319,6 +327,7 @@ def _wait_for_sessions(server: Connection, name: str) -> None:
 def _job_times(
     training: MixTraining,
     job_id: int,
+    left_s: float | None,
     enqueued_s: float,
     trains_s: float,
     stepped_s: float,
@@ -332,6 +341,7 @@ def _job_times(
         enqueued_s=enqueued_s,
         trains_s=trains_s,
         stepped_s=stepped_s,
+        left_s=ended_s if left_s is None else left_s,
         ended_s=ended_s,
         needed_bytes=needed_bytes,
         digest=digest,

@@ -74,6 +74,11 @@ select j.job_id,
           from tensile.artifacts as a where a.version_id = j.version_id)
   from tensile.jobs as j where j.job_id = any (%(jobs)s) order by j.job_id
 
+-- departures --
+-- When each job gave its memory back, in seconds since 1970: then its last set ended. Null if its set is still open.
+select s.job_id, extract(epoch from max(s.ended_at))::float8
+  from tensile.job_sets as s where s.job_id = any (%(jobs)s) group by s.job_id having bool_and(s.ended_at is not null)
+
 -- peaks --
 select p.job_id, max(p.liveness_peak_bytes) from tensile.plans as p where p.job_id = any (%(jobs)s) group by p.job_id
 
@@ -87,7 +92,7 @@ select to_regclass('tensile.stat_sharing') is not null
 
 -- sets --
 -- A row for each job of each set of jobs that ran side by side: the set's foretold and its measured throughput, the job's
--- foretold speed, for how many seconds the set ran, and its number of jobs. A job is in its last set until it has ended.
+-- foretold speed, for how many seconds the set ran, and its number of jobs. A job is in its last set until it has given back its memory.
 select s.job_id, s.stp_foretold, s.stp_measured, s.speed_foretold,
        extract(epoch from coalesce(s.ended_at, e.ended_at) - s.started_at)::float8, 1 + cardinality(s.beside)
   from tensile.job_sets as s
