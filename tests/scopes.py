@@ -11,6 +11,7 @@ TOGETHER = {
     "e2e, one controller": (
         "tests/e2e/test_training.py",
         "tests/e2e/test_parking.py",
+        "tests/e2e/test_closing.py",
         "tests/e2e/test_report.py",
         "tests/e2e/test_traces.py",
         "tests/e2e/test_foreign_tables.py",

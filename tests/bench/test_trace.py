@@ -121,7 +121,6 @@ def test_short_jobs_that_start_up_and_close_are_done_as_early_as_if_all_started_
 
 @pytest.mark.parametrize("known", [False, True])
 def test_jobs_that_close_for_long_are_done_in_time_though_none_has_closed_yet(known: bool) -> None:
-    """If closing were taken for nothing until the first job closes, the makespan would be 1.19 of first fit's."""
     times = KindOverheads(kind="", state_bytes=0, startup_ns=0.42e9, between_ns=0.0, closing_ns=0.9e9)
     overheads = Overheads(kinds=(times,) if known else ())
     runs_s = (2.58, 0.72, 0.85, 0.61, 0.83, 2.26)
