@@ -18,7 +18,8 @@ from dataclasses import dataclass, replace
 
 from indb_tensile.errors import InvariantError
 
-NEW_WEIGHT = 0.25  # weight of an observation, which is noisy, because jobs come and go meanwhile
+NEW_WEIGHT = 0.25  # least weight of an observation, which is noisy, because jobs come and go meanwhile
+_MOST_COUNTED = round(1 / NEW_WEIGHT) - 2  # observations, after which each has NEW_WEIGHT
 
 Points = tuple[tuple[int, float], ...]
 
@@ -30,12 +31,14 @@ class Contention:
     `points` are pairs of a number of jobs and the factor, of steps so long that what they cost beside their operators
     does not count. Between two pairs, the factor is interpolated. Beyond the last pair, all jobs together do as much
     work as at the last pair. `short_points` are those of a step that takes `short_ns` alone. Both are left out if no
-    short step was measured; then all steps have the same factor.
+    short step was measured; then all steps have the same factor. `observations` are pairs of a number of jobs and how
+    often it was observed since these factors were measured, up to the number from which on the weight is the same.
     """
 
     points: Points
     short_points: Points = ()
     short_ns: int = 0
+    observations: tuple[tuple[int, int], ...] = ()
 
     def __post_init__(self) -> None:
         for points in (self.points, self.short_points) if self.short_points else (self.points,):
@@ -75,15 +78,21 @@ class Contention:
         The factors of long and of short steps are corrected by the parts that they have in this step. Larger numbers
         of jobs are corrected by the same ratio, because the cause probably affects more jobs as well. Smaller numbers
         stay as they are, because the cause may be the number of jobs itself.
+
+        The measurement is a few samples, too, and counts like one observation. So the first observation has half of
+        the weight, the second one a third, and later ones `NEW_WEIGHT`.
         """
         if jobs < 2:
             return self
+        seen = dict(self.observations)
+        known = seen.get(jobs, 0)
         share = self.short_share(step_ns)
         error = max(1.0, slowdown) / self.slowdown(jobs, step_ns) - 1
-        # Divided by the squares, so that the factor of this step moves by NEW_WEIGHT, however it is composed.
-        weight = NEW_WEIGHT / (share**2 + (1 - share) ** 2)
+        # Divided by the squares, so that the factor of this step moves by the weight, however it is composed.
+        weight = max(NEW_WEIGHT, 1 / (known + 2)) / (share**2 + (1 - share) ** 2)
         return replace(
             self,
+            observations=tuple(sorted((seen | {jobs: min(known + 1, _MOST_COUNTED)}).items())),
             points=_corrected(self.points, jobs, 1 + weight * (1 - share) * error),
             short_points=_corrected(self.short_points, jobs, 1 + weight * share * error),
         )

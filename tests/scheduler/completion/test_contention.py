@@ -53,9 +53,19 @@ def test_observations_move_the_contention_towards_themselves(
     assert contention.slowdown(1) == 1.0
 
 
+def test_first_observations_weigh_more_because_the_measurement_is_a_few_samples_too() -> None:
+    contention, factors = Contention(points=((1, 1.0), (2, 1.0))), []
+    for _ in range(4):
+        contention = contention.observed(2, 2.0)
+        factors.append(contention.slowdown(2))
+    assert factors == pytest.approx([1.5, 1.5 + 0.5 / 3, 1.75, 1.8125])
+    assert contention.observed(2, 3.0).observations == contention.observations == ((2, 2),)
+    assert contention.observed(4, 4.0).slowdown(4) == pytest.approx((2 * 1.8125 + 4) / 2), "the first of four jobs"
+
+
 def test_an_observation_corrects_larger_numbers_of_jobs_as_well_and_no_smaller_ones() -> None:
     contention = Contention(points=((1, 1.0), (2, 1.0), (4, 2.0))).observed(3, 3.0)  # 1.5 was assumed
-    assert [contention.slowdown(k) for k in (1, 2, 3, 4, 8)] == pytest.approx([1.0, 1.0, 1.875, 2.5, 5.0])
+    assert [contention.slowdown(k) for k in (1, 2, 3, 4, 8)] == pytest.approx([1.0, 1.0, 2.25, 3.0, 6.0])
 
 
 def test_a_step_is_slowed_down_by_its_length_like_a_short_one_and_like_a_long_one() -> None:
@@ -75,8 +85,8 @@ def test_what_a_step_costs_beside_its_operators_does_not_depend_on_its_length(st
 def test_an_observation_of_a_short_step_corrects_short_steps_and_one_of_a_long_step_long_ones() -> None:
     short, long = _SHORT.observed(2, 3.5, 1000), _SHORT.observed(2, 3.0, 1e15)
     factors = [contention.slowdown(2, step_ns) for contention in (short, long) for step_ns in (1e15, 1000)]
-    assert factors == pytest.approx([1.0, 2.0, 1.5, 1.5])
-    assert [short.slowdown(4, 1000), short.slowdown(4)] == pytest.approx([4.0, 2.0])
+    assert factors == pytest.approx([1.0, 2.5, 2.0, 1.5])
+    assert [short.slowdown(4, 1000), short.slowdown(4)] == pytest.approx([5.0, 2.0])
 
 
 @given(
