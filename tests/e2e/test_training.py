@@ -244,6 +244,16 @@ def test_job_that_can_never_fit_fails_with_the_memory_that_it_needs(
     assert "Use a smaller network" in row[2]
 
 
+# By day tests/training/test_divergence.py checks the weights that are refused.
+@pytest.mark.nightly
+def test_training_that_diverges_fails_at_the_end_of_its_epoch(service: Service, demo: psycopg.Connection) -> None:
+    job = train(demo, "wild", "diabetes", optimizer="sgd", learning_rate=100, epochs=ENDLESS_EPOCHS)
+
+    assert service.until_ended(job) == ["failed"]
+    message = service.value("select error_message from tensile.jobs where job_id = %s", job)
+    assert message == "the training diverged: after epoch 1 the weights are not finite"
+
+
 def test_dropped_table_fails_its_own_job_only(service: Service, demo: psycopg.Connection) -> None:
     load(demo, "iris")
     with demo.transaction():  # no controller sees the job before the table is gone

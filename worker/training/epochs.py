@@ -39,6 +39,7 @@ from .best_weights import BestWeights
 from .checkpoint_retry import CheckpointRetry
 from .checkpointing import Checkpointing
 from .controller_orders import ControllerOrders
+from .divergence import require_finite
 from .inbox import Inbox
 from .losses import Losses
 from .memory_corrections import MemoryCorrections
@@ -229,6 +230,9 @@ class EpochLoop:
         if is_best and not self.follows:
             self._best.keep(self._weights)
         self.epochs_done += 1
+        if not (math.isfinite(loss) or self._best or self.follows):  # further epochs would mend nothing
+            weights, rate = self._weights(self._stored), self.prepared.settings.learning_rate
+            require_finite(self.prepared.module, weights, epoch=self.epochs_done, learning_rate=rate)
         self.steps_done, self._losses = 0, Losses()
         steps = batch_plan(self.prepared.train.rows, self.prepared.settings).steps
         progress = self._progress(steps, steps, loss, figures)

@@ -36,6 +36,7 @@ from indb_tensile.request.estimator_rules import is_estimator
 
 from ..captured_steps import parameters_of, trained_parameters_of
 from ..stored_predictors import predictor_of
+from .divergence import require_finite
 from .training_events import data_facts, training_facts
 
 _MOST_REFERENCE = 100_000  # most rows whose errors make those of anomalies comparable: quantiles need no more
@@ -229,10 +230,13 @@ def _numbers(prepared: Prepared) -> int:
 
 
 def publish(session: Session, job: ClaimedJob, prepared: Prepared, trained: Trained) -> ModelVersionId:
-    """Publish the version, and return its id.
+    """Publish the version, and return its id. Raises RequestError for a network that diverged.
 
     If another version was deployed since the comparison, compare with that and try again.
     """
+    if not is_estimator(prepared.architecture):
+        rate = prepared.settings.learning_rate
+        require_finite(prepared.module, trained.weights, epoch=trained.best_epoch, learning_rate=rate)
     judgement = judge(prepared, trained.weights)
     while True:
         version = publication(job, prepared, trained, compare(session, job, prepared, judgement))
