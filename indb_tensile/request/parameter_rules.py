@@ -40,11 +40,19 @@ def check_parameters(subject: str, arguments: Any, rules: Mapping[str, Rule]) ->
         if value is not None and not fits(value, rules[name]):
             near = did_you_mean(value, rules[name]["values"]) if rules[name]["type"] == "choice" else ""
             hint = f'{near}"{name}" must be {describe_rule(rules[name])}.'
+            if isinstance(value, dict) and rules[name]["type"] not in ("object", "weights"):
+                hint += _VARYING
             raise RequestError(f'{subject}: "{name}" is {shown(value)}', hint=hint)
     for name, rule in rules.items():
         if "default" not in rule and arguments.get(name) is None:
             raise RequestError(f'{subject}: parameter "{name}" is missing', hint=f"Give {describe_rule(rule)}.")
     return {name: value for name, value in arguments.items() if value is not None}
+
+
+_VARYING = (
+    ' An object is for a value that varies in tensile_search: {"range": [0.001, 0.1], "log": true} '
+    'or {"choices": [64, 256]}.'
+)
 
 
 def fill_defaults(arguments: Mapping[str, Any], rules: Mapping[str, Rule]) -> Json:

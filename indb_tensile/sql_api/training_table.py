@@ -1,5 +1,6 @@
 """Describes the table to train on and the columns that a model can learn from."""
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -70,7 +71,12 @@ class Table(NamedTuple):
                 return column
         message = f'column "{name}" of {self.title} does not exist'
         detail = "" if role == "target" else f"It is named in {role}."
+        listed = [part.strip() for part in name.split(",")]
         hint = f"{did_you_mean(name, self.column_names)}The columns are {self.names}."
+        if role == "target" and len(listed) > 1 and set(listed) <= set(self.column_names):
+            hint = (
+                f"Name several targets as a JSON list: target => {literal(json.dumps(listed, ensure_ascii=False))}."
+            )
         raise RefusalError(MISSING_COLUMN, message, detail=detail, hint=hint)
 
 

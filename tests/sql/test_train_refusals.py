@@ -228,6 +228,25 @@ _NO_SUCH_COLUMN = f"The columns are {_COLUMNS}."
             ),
         ),
         (
+            "target => 'petal, sepal'",
+            Refused(
+                "42703",
+                'column "petal, sepal" of relation "public.iris" does not exist',
+                None,
+                """Name several targets as a JSON list: target => '["petal", "sepal"]'.""",
+            ),
+        ),
+        (
+            """target => 'species', hyperparams => '{"batch_size": {"range": [8, 64]}}'""",
+            Refused(
+                "22023",
+                'hyperparams: "batch_size" is {"range": [8, 64]}',
+                None,
+                '"batch_size" must be an integer at least 1 and at most 1048576. An object is for a value that '
+                'varies in tensile_search: {"range": [0.001, 0.1], "log": true} or {"choices": [64, 256]}.',
+            ),
+        ),
+        (
             """target => 'species', split => '{"test": 0.2}'""",
             Refused(
                 "22023",

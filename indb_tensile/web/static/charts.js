@@ -20,6 +20,7 @@ function moments(_, values, __, ___, increment) {
 
 // Distances between the ticks of an axis of bytes: the texts have units of 1024, so these are round.
 const BYTE_STEPS = Array.from({ length: 50 }, (_, power) => 2 ** power);
+const WHOLE_STEPS = [1, 10, 100, 1e3, 1e4, 1e5].flatMap((power) => [power, 2 * power, 5 * power]);
 
 // The span of an axis of numbers. Values that differ by less than a hundredth are drawn as almost flat, which they are.
 function around(_, low, high) {
@@ -64,7 +65,7 @@ class Chart {
     this.plot = new uPlot({
       ...this.size(),
       scales: { x: { time: options.time }, y: { range: options.range } },
-      axes: [options.time ? { ...axis, values: moments, space: 70 } : axis, options.text === number
+      axes: [options.time ? { ...axis, values: moments, space: 70 } : options.x === "epoch" ? { ...axis, incrs: WHOLE_STEPS } : axis, options.text === number
         ? { ...axis, size: 74, values: numerals }
         : { ...axis, size: 74, incrs: BYTE_STEPS, values: (_, values) => values.map((v) => options.text(v)) }],
       series: [{ label: options.time ? "time" : options.x }, ...series.map((s) => ({

@@ -39,7 +39,7 @@ export function listingPage({ name, columns, filters = [], caption, empty, limit
     const first = offset() + 1, last = offset() + rows.length;
     show(content, el("section", {}, kept(form),
       rows.length === 0 ? el("p", { class: "quiet" }, empty)
-        : table(`${caption}: ${first} to ${last}${more ? " of more" : ""}`, columns,
+        : table(`${caption}: ${first} to ${last}${more ? " and more" : ""}`, columns,
           rows.map((row, place) => ({ ...row, key: row.job_id ?? place })),
           (column) => [heading(column), { "aria-sort": ordered(column) }]),
       el("div", { class: "row" },
