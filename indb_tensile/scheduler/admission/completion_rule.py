@@ -30,6 +30,10 @@ from indb_tensile.scheduler.graph import OpIndex, Stage
 from indb_tensile.scheduler.planner import JobPlan
 
 _LEAST_STEPS = 1e-6  # a job at its end still counts as work that is not done
+# The largest slowdown that counts as contention, over the number of jobs. A device that one job fills loses some
+# throughput to two, and must be found to do so: if a slowdown beyond 1 counted as 1, jobs would go on to start there
+# for the gaps between their operators. Beyond a tenth, other causes are more likely.
+_MOST_CONTENTION = 1.1
 
 
 class StartRule:
@@ -245,8 +249,8 @@ def observe(pool: Pool, member: Member, compute_ns: int) -> tuple[Pool, Member]:
 
     Alone, this is the new time of the job's operators alone, and its trade-offs are scaled to it. A time beside other
     jobs counts as alone if it is less: no job is faster beside others, and a calibration overestimates by up to a
-    third. It also is the time of waiting jobs with the same graph. Otherwise it corrects the contention. A slowdown
-    beyond the number of jobs has other causes, and is not counted.
+    third. It also is the time of waiting jobs with the same graph. Otherwise it corrects the contention. What a
+    slowdown exceeds the number of jobs by counts up to a tenth, since more of it has other causes.
     """
     if pool.sharing is not Sharing.COMPLETION or member.alone_ns <= 0 or compute_ns <= 0:
         return pool, member
@@ -260,7 +264,7 @@ def observe(pool: Pool, member: Member, compute_ns: int) -> tuple[Pool, Member]:
             for m in pool.members
         )
         return replace(pool, members=members), _with_alone_time(member, compute_ns)
-    slowdown = min(jobs, compute_ns / member.alone_ns)
+    slowdown = min(_MOST_CONTENTION * jobs, compute_ns / member.alone_ns)
     return replace(pool, contention=pool.contention.observed(jobs, slowdown, member.alone_ns)), member
 
 

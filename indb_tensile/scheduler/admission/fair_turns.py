@@ -12,6 +12,11 @@ from indb_tensile.scheduler.admission.pool import JobStage, Member, Pool
 from indb_tensile.scheduler.admission.trainer_assignment import holds_queue, is_waiting_rank
 from indb_tensile.scheduler.completion.fair_shares import FairShare, advance, fair_ends_ns
 
+# The part that counts of the time by which the fair schedule has ended a job before its true end. A late job goes
+# before all others once that part exceeds what is left of it, and until its end. With 1, that was often: 2,000 s late
+# and 2,000 s left meant that all jobs that came in 2,000 s waited, however short. With 0, a job could wait for ever
+# behind shorter ones that keep coming.
+_LATE_PART = 1 / 8
 _STAGES = (
     JobStage.UNMEASURED,
     JobStage.CALIBRATING,
@@ -84,11 +89,16 @@ def in_fair_order(pool: Pool, members: Sequence[Member], ends_ns: Mapping[int, f
 
 
 def foretold_fair_ends_ns(pool: Pool) -> dict[int, float]:
-    """Return by claim when the fair schedule ends each job, or has ended it: negative, if that has passed."""
+    """Return by claim when the fair schedule ends each job, and the work that is left of the job is done after that.
+
+    Of the time that has passed since the fair schedule ended a job, a part is subtracted.
+    """
     ends_ns = fair_ends_ns(_shares(pool))
     known = {m.job.claim: m.fair_end_ns - pool.fair_clock_ns for m in pool.members if m.fair_end_ns is not None}
     known |= {m.job.claim: ends_ns[m.job.job] for m in pool.members if m.job.job in ends_ns}
-    return {m.job.claim: known[m.job.claim] + m.steps_left * m.alone_ns for m in pool.members if m.job.claim in known}
+    counted = {claim: ns if ns > 0 else _LATE_PART * ns for claim, ns in known.items()}
+    left_ns = {m.job.claim: m.steps_left * m.alone_ns for m in pool.members if m.job.claim in counted}
+    return {claim: counted[claim] + ns for claim, ns in left_ns.items()}
 
 
 def is_overdue(pool: Pool, member: Member) -> bool:

@@ -65,7 +65,8 @@ class ShiftQuestion:
             return demand.priority > other_demand.priority
         if self.overdue >> job & 1:
             return True
-        return self.fair_ends_ns[job] < (1 - _TIE) * self.fair_ends_ns[other]
+        end_ns = self.fair_ends_ns[other]  # negative, if the job is late
+        return self.fair_ends_ns[job] < end_ns - _TIE * abs(end_ns)
 
     @property
     def is_open(self) -> bool:

@@ -165,6 +165,16 @@ def test_measurements_beside_others_correct_the_contention() -> None:
     assert 1.45 < controller.pool.contention.slowdown(2) <= 1.5
 
 
+def test_a_device_that_loses_throughput_to_two_jobs_is_found_to_and_more_than_a_tenth_does_not_count() -> None:
+    controller = _controller(8)
+    first, second = (_capture(controller, job(number), 4) for number in (1, 2))
+    for _ in range(40):
+        controller.send(measurement(first, 9000))
+        controller.send(measurement(second, 9000))
+        controller.adopt_all()
+    assert 2.15 < controller.pool.contention.slowdown(2) <= 2.2
+
+
 def test_measurements_of_short_steps_beside_others_correct_the_contention_of_short_steps_only() -> None:
     measured = Contention(points=((1, 1.0), (2, 1.0)), short_points=((1, 1.0), (2, 1.0)), short_ns=1000)
     controller = _controller(8, contention=measured)

@@ -183,6 +183,15 @@ def test_no_job_starts_if_none_can_run() -> None:
     )
 
 
+@pytest.mark.parametrize(("factor", "starts"), [(1.93, ()), (1.88, (JobId(2),))])
+def test_a_long_job_joins_another_only_for_a_clearly_earlier_end_of_both(
+    factor: float, starts: tuple[JobId, ...]
+) -> None:
+    contention = Contention(points=((1, 1.0), (2, factor)))  # all ends 3.5 or 6 % earlier, the first one much later
+    jobs = [_demand(1, 100, steps=100), _demand(2, 100, steps=100)]
+    assert _choice(jobs, budget=200, running=0b01, contention=contention).starts == starts
+
+
 def test_small_errors_of_the_estimates_start_no_job() -> None:
     jobs = [_demand(1, 100, squeezed=1.96), _demand(2, 100, squeezed=1.96)]
     assert _choice(jobs, budget=130, running=0b01).starts == ()

@@ -127,6 +127,14 @@ def test_a_job_that_would_end_later_than_with_fair_shares_passes_a_shorter_job_o
     assert choose_shift(one_owner) is None
 
 
+def test_of_two_jobs_that_are_equally_late_neither_precedes_the_other() -> None:
+    jobs = [_demand(1, 60, owner=1), _demand(2, 50, owner=2)]
+    question = _question(jobs, running=0b01, fair_ends_s=[-100.0, -102.0])
+    assert not question.precedes(0, 1)
+    assert not question.precedes(1, 0)
+    assert _question(jobs, running=0b01, fair_ends_s=[-100.0, -110.0]).precedes(1, 0)
+
+
 def test_no_job_makes_way_for_one_of_a_lower_priority() -> None:
     jobs = [_demand(1, 100, priority=1), _demand(2, 5)]
     assert choose_shift(_question(jobs, running=0b01)) is None
