@@ -63,7 +63,7 @@ class TracePlanner:
     def renew(
         self, workloads: tuple[Workload, ...], plans: tuple[JobPlan, ...], *, budget_bytes: int, thorough: bool = True
     ) -> tuple[JobPlan, ...] | None:
-        """Return the plans for the present latencies, which are no better for being derived from the present plans."""
+        """Return plans for the present latencies. They are no better if they are derived from the present plans."""
         del plans, thorough
         renewed = self.plan(workloads, budget_bytes=budget_bytes)
         return None if isinstance(renewed, Infeasible) else renewed

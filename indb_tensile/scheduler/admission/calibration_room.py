@@ -71,10 +71,12 @@ def calibrate(decision: Decision) -> None:
 
 def _next_to_calibrate(pool: Pool) -> Member | None:
     """Return the first unmeasured job for which there is room, unless an earlier job blocks the queue."""
+    free_bytes = pool.free_bytes
     for member in pool.at(JobStage.WAITING, JobStage.UNMEASURED):
-        limit_bytes = least_limit(pool.free_bytes, planned(member).limit_bytes) or 0
-        if member.stage is JobStage.UNMEASURED and member.need_bytes <= pool.regions(limit_bytes):
-            return member
+        if member.stage is JobStage.UNMEASURED:
+            limit_bytes = least_limit(free_bytes, planned(member).limit_bytes) or 0
+            if member.need_bytes <= pool.regions(limit_bytes):
+                return member
         if holds_queue(member):
             return None
     return None

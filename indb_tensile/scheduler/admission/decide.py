@@ -81,7 +81,7 @@ from indb_tensile.scheduler.admission.events import (
     Tick,
 )
 from indb_tensile.scheduler.admission.exit_outcome import outcome_of
-from indb_tensile.scheduler.admission.fair_turns import begin_turn, credit, enter
+from indb_tensile.scheduler.admission.fair_turns import begin_turn, credit, enter, settle
 from indb_tensile.scheduler.admission.idle_devices import hand_over
 from indb_tensile.scheduler.admission.measurements import note_change, record_measurement
 from indb_tensile.scheduler.admission.memory_correction import correct_memory, place_again
@@ -120,7 +120,10 @@ def decide(pool: Pool, event: Event, planner: Planner) -> tuple[Pool, tuple[Orde
     change nothing.
     """
     decision = Decision(pool, planner)
+    if not isinstance(event, StepsLeft | Tick):
+        settle(decision)
     _fold(decision, event)
+    _settle_if_due(decision)
     note_change(decision, event)
     if not decision.pool.stopping:
         if isinstance(event, Measurement):
@@ -131,6 +134,7 @@ def decide(pool: Pool, event: Event, planner: Planner) -> tuple[Pool, tuple[Orde
         let_shifted_return(decision)
         if isinstance(event, Tick):
             look_again(decision)
+            _settle_if_due(decision)
             divide(decision)
         park(decision)  # jobs that the division has set aside
         divide(decision)
@@ -141,6 +145,12 @@ def decide(pool: Pool, event: Event, planner: Planner) -> tuple[Pool, tuple[Orde
         assign_and_claim(decision)
         watch(decision)
     return decision.pool, tuple(decision.orders)
+
+
+def _settle_if_due(decision: Decision) -> None:
+    """Advance the fair schedule if jobs are about to be planned, since a job that no plan can fit then ends."""
+    if decision.pool.due is not None:
+        settle(decision)
 
 
 def finished(pool: Pool) -> bool:

@@ -2,9 +2,12 @@
 
 The fair schedule advances by the work that running jobs report. A job that comes joins it with all its steps. A job
 that its owner has paused makes no progress in the fair schedule.
+
+Running jobs report many times a second, and an advance changes all jobs. So their work is only added up, until an
+event comes that may change which jobs the fair schedule has, or how long they take (`settle`).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from indb_tensile.scheduler.admission.decision import Decision
@@ -33,9 +36,16 @@ def credit(decision: Decision, member: Member, steps_left: float) -> None:
         return
     work_ns = (member.steps_left - steps_left) * member.alone_ns
     decision.put(replace(member, steps_left=steps_left))
-    if work_ns <= 0:
-        return
+    if work_ns > 0:
+        decision.pool = replace(decision.pool, fair_due_ns=decision.pool.fair_due_ns + work_ns)
+
+
+def settle(decision: Decision) -> None:
+    """Advance the fair schedule by the work that jobs have reported since it was advanced last."""
     pool = decision.pool
+    work_ns = pool.fair_due_ns
+    if not work_ns:
+        return
     left_ns, ends_ns = advance(_shares(pool), work_ns)
     members = tuple(
         replace(
@@ -47,7 +57,7 @@ def credit(decision: Decision, member: Member, steps_left: float) -> None:
         else m
         for m in pool.members
     )
-    decision.pool = replace(pool, members=members, fair_clock_ns=pool.fair_clock_ns + work_ns)
+    decision.pool = replace(pool, members=members, fair_clock_ns=pool.fair_clock_ns + work_ns, fair_due_ns=0.0)
 
 
 def enter(decision: Decision, member: Member) -> Member:
@@ -81,11 +91,11 @@ def in_fair_order(pool: Pool, members: Sequence[Member], ends_ns: Mapping[int, f
         return (not first, not holds_queue(member), later, ready_s, ends_ns.get(member.job.claim, float("inf")))
 
     places = sorted(members, key=place)
-    of_owner: dict[int, Iterator[Member]] = {
-        owner: iter(sorted((m for m in places if m.job.owner_oid == owner), key=lambda m: -m.job.priority))
-        for owner in {m.job.owner_oid for m in places}
-    }
-    return [next(of_owner[member.job.owner_oid]) for member in places]
+    by_owner: dict[int, list[Member]] = {}
+    for member in places:
+        by_owner.setdefault(member.job.owner_oid, []).append(member)
+    turns = {owner: iter(sorted(jobs, key=lambda m: -m.job.priority)) for owner, jobs in by_owner.items()}
+    return [next(turns[member.job.owner_oid]) for member in places]
 
 
 def foretold_fair_ends_ns(pool: Pool) -> dict[int, float]:
@@ -94,8 +104,9 @@ def foretold_fair_ends_ns(pool: Pool) -> dict[int, float]:
     Of the time that has passed since the fair schedule ended a job, a part is subtracted.
     """
     ends_ns = fair_ends_ns(_shares(pool))
-    known = {m.job.claim: m.fair_end_ns - pool.fair_clock_ns for m in pool.members if m.fair_end_ns is not None}
-    known |= {m.job.claim: ends_ns[m.job.job] for m in pool.members if m.job.job in ends_ns}
+    clock_ns = pool.fair_clock_ns + pool.fair_due_ns
+    known = {m.job.claim: m.fair_end_ns - clock_ns for m in pool.members if m.fair_end_ns is not None}
+    known |= {m.job.claim: ends_ns[m.job.job] - pool.fair_due_ns for m in pool.members if m.job.job in ends_ns}
     counted = {claim: ns if ns > 0 else _LATE_PART * ns for claim, ns in known.items()}
     left_ns = {m.job.claim: m.steps_left * m.alone_ns for m in pool.members if m.job.claim in counted}
     return {claim: counted[claim] + ns for claim, ns in left_ns.items()}

@@ -296,6 +296,7 @@ class Pool:
     trade_offs: KnownTradeOffs = field(default_factory=KnownTradeOffs)
     time_of_day: str = ""  # now_s for people
     fair_clock_ns: float = 0.0  # the work that the fair schedule has done
+    fair_due_ns: float = 0.0  # the work that it has yet to do for the same jobs (fair_turns.py)
     drift_threshold: float = 0.2
     sharing: Sharing = Sharing.ANY_PRICE
     max_slowdown: float = 3.0  # the most that a job may be slowed down by sharing, against alone with all the memory

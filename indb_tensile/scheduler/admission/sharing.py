@@ -5,9 +5,10 @@ the sum of *rounded* peaks has to fit.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Self
 
-from indb_tensile.job import Blame
+from indb_tensile.job import Blame, JobId
 from indb_tensile.scheduler.admission.admission_orders import (
     AskPlanner,
 )
@@ -158,8 +159,9 @@ def _let_in(decision: Decision, reason: PlanReason) -> bool:
 
 def _let_in_first(decision: Decision, waiting: list[Member], reason: PlanReason, rule: StartRule | None) -> bool:
     """Let in the first of the waiting jobs that the rule starts and that fits. Return True as `_let_in` does."""
+    present = _Present.of(decision.pool)
     for place, head in enumerate(waiting):
-        if _try(decision, waiting[place:], reason, rule):
+        if _try(decision, waiting[place:], reason, rule, present):
             return True
         if _lets_nobody_past(decision.pool, head):
             why = _reason_to_go_first(head)
@@ -169,19 +171,46 @@ def _let_in_first(decision: Decision, waiting: list[Member], reason: PlanReason,
     return False
 
 
-def _try(decision: Decision, waiting: list[Member], reason: PlanReason, rule: StartRule | None) -> bool:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Present:
+    """What is asked of the pool for each waiting job. With a thousand of them it has to be computed once.
+
+    `awaited` are the jobs that others left the device for. No job is added while waiting jobs are tried. `lowest` has
+    the lowest priority of the running jobs of each owner.
+    """
+
+    awaited: frozenset[JobId]
+    lowest: dict[int, int]
+
+    @classmethod
+    def of(cls, pool: Pool) -> Self:
+        lowest: dict[int, int] = {}
+        for member in pool.at(JobStage.RUNNING):
+            owner, priority = member.job.owner_oid, member.job.priority
+            lowest[owner] = min(priority, lowest.get(owner, priority))
+        return cls(awaited=frozenset(m.aside_for for m in pool.members if m.aside_for is not None), lowest=lowest)
+
+    def runs_lower(self, head: Member) -> bool:
+        """Return whether a job of the same owner with a lower priority runs."""
+        return self.lowest.get(head.job.owner_oid, head.job.priority) < head.job.priority
+
+
+def _try(
+    decision: Decision, waiting: list[Member], reason: PlanReason, rule: StartRule | None, present: _Present
+) -> bool:
     """Let the first of these jobs in if it may start now. Return True if it was let in, or ended."""
     head = waiting[0]
     if head.stage is JobStage.UNMEASURED:
         return make_room(decision, head, reason)
-    if is_awaited(decision.pool, head):
+    if head.job.job in present.awaited and is_awaited(decision.pool, head):
         if _admit(decision, head, reason, None):
             return True
         give_up(decision, head)
         return False
     if rule is not None and rule.considers(head.job.job) and head.job.job not in rule.choice.starts:
         decision.wait(head, rule.waiting_text(head.job.job))
-        make_way(decision, head)
+        if present.runs_lower(head):
+            make_way(decision, head)
         return False
     return (
         _admit_into_free_memory(decision, head, reason, rule)

@@ -16,6 +16,7 @@ here they are known.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from heapq import heapify, heappop, heapreplace
 
 from indb_tensile.errors import InvariantError
 from indb_tensile.job import JobId
@@ -43,21 +44,32 @@ def advance(shares: Sequence[FairShare], work_ns: float) -> tuple[dict[JobId, fl
 
     Return the work that is left of each job, 0 if the job is done, and for each job that is done the work after which
     it was done.
+
+    As in weighted fair queueing, there is a virtual time: the work that an owner with a weight of 1 has had. It says
+    when each owner's next job ends, whatever the other owners do. So a job's end takes time in the logarithm of the
+    number of owners.
     """
-    owners = [_OwnersJobs([share for share in shares if share.owner == owner]) for owner in _owners(shares)]
+    owners = [_OwnersJobs(of_owner) for of_owner in _by_owner(shares)]
     ends_ns: dict[JobId, float] = {}
-    passed_ns = 0.0
-    while passed_ns < work_ns:
-        present = [owner for owner in owners if owner.is_present]
-        if not present:
+    passed_ns, virtual_ns = 0.0, 0.0
+    weights = sum(owner.weight for owner in owners)
+    next_ends = [(owner.next_end_ns, place) for place, owner in enumerate(owners)]
+    heapify(next_ends)
+    while next_ends:
+        end_ns, place = next_ends[0]
+        step_ns = max(0.0, end_ns - virtual_ns) * weights
+        if passed_ns + step_ns > work_ns:
+            virtual_ns += (work_ns - passed_ns) / weights
             break
-        weights = sum(owner.weight for owner in present)
-        step_ns = min(owner.next_end_ns * weights / owner.weight for owner in present)
-        step_ns = min(step_ns, work_ns - passed_ns)
-        passed_ns += step_ns
-        for owner in present:
-            ends_ns |= dict.fromkeys(owner.work(step_ns * owner.weight / weights), passed_ns)
-    return {job: ns for owner in owners for job, ns in owner.left_ns()}, ends_ns
+        passed_ns, virtual_ns = passed_ns + step_ns, max(virtual_ns, end_ns)
+        owner = owners[place]
+        ends_ns |= dict.fromkeys(owner.end(), passed_ns)
+        if owner.is_present:
+            heapreplace(next_ends, (owner.next_end_ns, place))
+        else:
+            heappop(next_ends)
+            weights -= owner.weight
+    return {job: ns for owner in owners for job, ns in owner.left_ns(virtual_ns)}, ends_ns
 
 
 def fair_ends_ns(shares: Sequence[FairShare]) -> dict[JobId, float]:
@@ -66,8 +78,11 @@ def fair_ends_ns(shares: Sequence[FairShare]) -> dict[JobId, float]:
     return ends_ns
 
 
-def _owners(shares: Sequence[FairShare]) -> list[int]:
-    return list(dict.fromkeys(share.owner for share in shares))
+def _by_owner(shares: Sequence[FairShare]) -> list[list[FairShare]]:
+    owners: dict[int, list[FairShare]] = {}
+    for share in shares:
+        owners.setdefault(share.owner, []).append(share)
+    return list(owners.values())
 
 
 class _OwnersJobs:
@@ -82,7 +97,8 @@ class _OwnersJobs:
         ordered = sorted(shares, key=lambda share: (share.priority, -share.left_ns))
         self._not_done = ordered  # the last job is the next to end
         self._done: list[JobId] = []
-        self._worked_ns = 0.0  # for each job of the highest priority
+        self._worked_ns = 0.0  # for each job of the highest priority, until `_since_ns`
+        self._since_ns = 0.0  # the virtual time of the last end
         self._highest = 0  # the number of jobs of the highest priority
         self._count_highest()
 
@@ -93,12 +109,13 @@ class _OwnersJobs:
 
     @property
     def next_end_ns(self) -> float:
-        """The work for this owner until the next job is done."""
-        return max(0.0, self._not_done[-1].left_ns - self._worked_ns) * self._highest
+        """The virtual time at which the next job is done."""
+        left_ns = max(0.0, self._not_done[-1].left_ns - self._worked_ns)
+        return self._since_ns + left_ns * self._highest / self.weight
 
-    def work(self, owners_ns: float) -> list[JobId]:
-        """Work for the owner's jobs of the highest priority, and return the jobs that are done then."""
-        self._worked_ns += owners_ns / self._highest
+    def end(self) -> list[JobId]:
+        """Work until the next job is done, and return the jobs that are done then."""
+        self._since_ns, self._worked_ns = self.next_end_ns, max(self._worked_ns, self._not_done[-1].left_ns)
         ended = []
         while self._highest and self._not_done[-1].left_ns - self._worked_ns <= _REST_NS:
             ended.append(self._not_done.pop().job)
@@ -109,11 +126,14 @@ class _OwnersJobs:
         self._done += ended
         return ended
 
-    def left_ns(self) -> Iterator[tuple[JobId, float]]:
-        """Yield the work that is left of each job."""
+    def left_ns(self, virtual_ns: float) -> Iterator[tuple[JobId, float]]:
+        """Yield the work that is left of each job at this virtual time, which is not later than the next end."""
         yield from ((job, 0.0) for job in self._done)
+        if not self._not_done:
+            return
+        worked_ns = self._worked_ns + (virtual_ns - self._since_ns) * self.weight / self._highest
         for place, share in enumerate(reversed(self._not_done)):
-            yield share.job, share.left_ns - (self._worked_ns if place < self._highest else 0.0)
+            yield share.job, max(0.0, share.left_ns - worked_ns) if place < self._highest else share.left_ns
 
     def _count_highest(self) -> None:
         if self._not_done:

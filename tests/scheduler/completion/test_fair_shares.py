@@ -65,3 +65,37 @@ def test_the_order_of_ends_stays_while_no_job_comes_or_goes(jobs: list[FairShare
 
 def _share_with(job: FairShare, left_ns: float) -> FairShare:
     return _share(job.job, left_ns, owner=job.owner, weight=job.weight, priority=job.priority)
+
+
+@given(jobs=shares(), part=st.floats(0.0, 1.2))
+def test_fair_schedule_is_that_of_a_simulation_from_end_to_end(jobs: list[FairShare], part: float) -> None:
+    total_ns = sum(job.left_ns for job in jobs)
+    left_ns, ends_ns = advance(jobs, part * total_ns)
+    expected_left_ns, expected_ends_ns = _simulated(jobs, part * total_ns)
+    tolerance_ns = 1e-6 * total_ns + 10 * len(jobs)
+    for job in jobs:
+        assert abs(left_ns[job.job] - expected_left_ns[job.job]) <= tolerance_ns
+        assert abs(ends_ns.get(job.job, total_ns) - expected_ends_ns.get(job.job, total_ns)) <= tolerance_ns
+
+
+def _simulated(jobs: list[FairShare], work_ns: float) -> tuple[dict[JobId, float], dict[JobId, float]]:
+    """Advance the fair schedule from each end of a job to the next, with the share of each job computed anew."""
+    left_ns = {job.job: job.left_ns for job in jobs}
+    ends_ns: dict[JobId, float] = {}
+    passed_ns = 0.0
+    while passed_ns < work_ns and (present := [job for job in jobs if left_ns[job.job]]):
+        highest = {o: max(job.priority for job in present if job.owner == o) for o in {job.owner for job in present}}
+        served = [job for job in present if job.priority == highest[job.owner]]
+        weights = {job.owner: job.weight for job in present}
+        parts = {
+            job.job: job.weight / sum(weights.values()) / sum(other.owner == job.owner for other in served)
+            for job in served
+        }
+        step_ns = min(work_ns - passed_ns, *(left_ns[job] / share for job, share in parts.items()))
+        passed_ns += step_ns
+        for job, share in parts.items():
+            left_ns[job] -= step_ns * share
+            if left_ns[job] <= 1.0:
+                left_ns[job] = 0.0
+                ends_ns[job] = passed_ns
+    return left_ns, ends_ns
