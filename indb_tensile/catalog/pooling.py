@@ -15,7 +15,7 @@ import uuid
 
 import psycopg
 
-from indb_tensile.catalog.connection import Connection, connect
+from indb_tensile.catalog.connection import Connection, UnreachableError, connect
 from indb_tensile.catalog.queries import query
 from indb_tensile.errors import DatabaseError
 
@@ -23,22 +23,37 @@ _ROUNDS = 8
 
 
 def refuse_pooled_sessions(dsn: str) -> None:
-    """Raise DatabaseError if the dsn leads to a pooler that shares sessions. The hint says what to do."""
+    """Raise DatabaseError if the dsn leads to a pooler that shares sessions. The hint says what to do.
+
+    Raises UnreachableError if the server does not answer or goes away.
+    """
     with (
         connect(dsn, application_name="tensile probe") as first,
         connect(dsn, application_name="tensile probe") as second,
     ):
-        try:
-            shared = any(_shared(first, second) for _ in range(_ROUNDS))
-        except psycopg.errors.InvalidSqlStatementName:
-            shared = True  # the session holds another client's prepared statements
-        if shared:
-            raise DatabaseError(
-                f"the sessions of {_address(first)} are shared: a pooler runs each transaction in another session",
-                detail="A setting that one connection made was lost, or seen by another connection.",
-                hint="Give controllers a dsn (TENSILE_DSN) that names the server itself, or a PgBouncer database "
-                "with pool_mode = session. Clients may go through any pooler.",
-            )
+        refuse_shared_sessions(first, second)
+
+
+def refuse_shared_sessions(first: Connection, second: Connection) -> None:
+    """Raise the errors of `refuse_pooled_sessions` for two connections to the same database."""
+    address = _address(first)  # a lost connection has none
+    try:
+        shared = any(_shared(first, second) for _ in range(_ROUNDS))
+    except psycopg.errors.InvalidSqlStatementName:
+        shared = True  # the session holds another client's prepared statements
+    except psycopg.OperationalError as error:
+        if not (first.broken or second.broken):
+            raise
+        raise UnreachableError(
+            f"{address} has closed a new connection: {str(error).strip()}", hint="See the server's log."
+        ) from error
+    if shared:
+        raise DatabaseError(
+            f"the sessions of {address} are shared: a pooler runs each transaction in another session",
+            detail="A setting that one connection made was lost, or seen by another connection.",
+            hint="Give controllers a dsn (TENSILE_DSN) that names the server itself, or a PgBouncer database "
+            "with pool_mode = session. Clients may go through any pooler.",
+        )
 
 
 def _shared(first: Connection, second: Connection) -> bool:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from indb_tensile.catalog.connection import connect
-from indb_tensile.catalog.pooling import refuse_pooled_sessions
+from indb_tensile.catalog.connection import UnreachableError, connect
+from indb_tensile.catalog.pooling import refuse_pooled_sessions, refuse_shared_sessions
 from indb_tensile.config import Settings
 from indb_tensile.errors import DatabaseError
 from tests.cli.conftest import Tensile
@@ -55,6 +55,17 @@ def test_server_and_pooler_in_session_mode_are_accepted(database: Database) -> N
         refuse_pooled_sessions(pool.dsn("tensile_worker"))
         with connect(pool.dsn("tensile_worker"), application_name="test", lock_timeout_ms=100) as connection:
             assert connection.execute("show search_path").fetchone() == ("pg_catalog, pg_temp",)
+
+
+def test_a_server_that_goes_away_during_the_check_is_unreachable_so_a_controller_waits_for_it(
+    database: Database,
+) -> None:
+    first = connect(database.dsn("tensile_worker"), application_name="first")
+    second = connect(database.dsn("tensile_worker"), application_name="second")
+    with first, second, database.connect() as server:
+        server.execute("select pg_terminate_backend(%s)", (second.info.backend_pid,))
+        with pytest.raises(UnreachableError, match=f'database "{database.name}" .* has closed a new connection'):
+            refuse_shared_sessions(first, second)
 
 
 def test_pooler_that_other_clients_use_at_the_same_time_is_refused(transaction_pool: Pooled) -> None:
