@@ -112,7 +112,7 @@ declare
   answer jsonb;
 begin
   @REQUIRE_USER@
-  answer := tensile.bridge(verb, request, rows);
+  answer := tensile.answer(verb, request, rows);
   @RAISE_ANSWER@
   return answer -> 'result';
 end

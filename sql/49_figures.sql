@@ -136,7 +136,7 @@ begin
       return fault;
     end if;
   end if;
-  return tensile.bridge('explain_prediction', jsonb_build_object(
+  return tensile.answer('explain_prediction', jsonb_build_object(
     'model', model, 'version', version, 'label', label, 'seed', seed,
     'form', tensile.row_form(pg_typeof(input))), array[to_jsonb(input)]);
 end

@@ -107,7 +107,7 @@ begin
       return fault;
     end if;
   end if;
-  return tensile.bridge('predict', jsonb_build_object(
+  return tensile.answer('predict', jsonb_build_object(
     'model', model, 'version', version, 'kind', kind, 'form', tensile.row_form(pg_typeof(input))),
     array[to_jsonb(input)]);
 end
@@ -242,7 +242,7 @@ create function tensile.prediction_part(
   language plpgsql stable parallel unsafe
 as $$
 begin
-  return tensile.bridge('predict', jsonb_build_object(
+  return tensile.answer('predict', jsonb_build_object(
     'model', model, 'version', version, 'kind', kind, 'form', form, 'first_row', first_row), rows);
 end
 $$;

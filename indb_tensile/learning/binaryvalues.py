@@ -89,7 +89,8 @@ def _exact_values(digits: npt.NDArray[np.int64], weight: npt.NDArray[np.int64]) 
 
 
 def _utf8(raw: bytes) -> str:
-    return raw.decode("utf-8", "replace")
+    """Decode a text. Raises UnicodeDecodeError for one that only a database in SQL_ASCII stores."""
+    return raw.decode()
 
 
 def _padded(raw: bytes) -> str:
@@ -102,7 +103,7 @@ def _char(raw: bytes) -> str:
 
     The text is the byte itself, even if the byte is invalid in the server's encoding.
     """
-    return "" if raw == b"\0" else _utf8(raw)
+    return "" if raw == b"\0" else raw.decode("utf-8", "replace")
 
 
 def _char_or_octal(raw: bytes) -> str:

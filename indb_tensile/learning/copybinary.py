@@ -7,6 +7,7 @@ of its columns, one block and one row.
 
 import struct
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from indb_tensile.learning.copyrows import (
     is_trailer,
     row_segments,
 )
+from indb_tensile.learning.invalid_text_error import InvalidTextError
 
 SIGNATURE = b"PGCOPY\n\xff\r\n\x00"
 BLOCK_BYTES = 2 * 1024 * 1024  # fits into the cache while each column is decoded; smaller blocks cost more calls
@@ -98,10 +100,11 @@ class CopyDecoder(SegmentStream):
         sink: Sink,
         block_bytes: int = BLOCK_BYTES,
         decoder: "SegmentDecoder | None" = None,
+        key: Collection[str] = (),
     ) -> None:
-        """`decoder` decodes the segments; the default is one of these fields."""
+        """`decoder` decodes the segments; the default is one of these fields, whose errors name rows by `key`."""
         self._columns = tuple(fields)
-        self._decoder = SegmentDecoder(self._columns) if decoder is None else decoder
+        self._decoder = SegmentDecoder(self._columns, key) if decoder is None else decoder
         self._sink_columns = sink
         super().__init__(len(self._columns), lambda segments: sink(*self._decoder.decode(segments)), block_bytes)
 
@@ -119,11 +122,12 @@ class CopyDecoder(SegmentStream):
 class SegmentDecoder:
     """Converts rows that were found to columns: the first fields of each row, if rows have more.
 
-    Error messages number the rows of all calls together, from 1.
+    Error messages number the rows of all calls together, from 1. `key` are columns by which an error names its row.
     """
 
-    def __init__(self, fields: Fields) -> None:
+    def __init__(self, fields: Fields, key: Collection[str] = ()) -> None:
         self._fields = tuple(fields)
+        self._key = key
         self._rows = 0
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._texts: dict[str, KnownValues[str]] = {name: KnownValues() for name, _ in fields}
@@ -138,9 +142,29 @@ class SegmentDecoder:
     def decode(self, segments: Sequence[Segment]) -> tuple[dict[str, ColumnData], int]:
         """Return the columns of the rows, and the number of rows. There is at least one row."""
         rows = sum(segment.rows for segment in segments)
-        columns = {name: self._column(segments, f, name, wire) for f, (name, wire) in enumerate(self._fields)}
+        try:
+            columns = {name: self._column(segments, f, name, wire) for f, (name, wire) in enumerate(self._fields)}
+        except InvalidTextError as error:
+            if key := self._key_of_row(segments, error.place):
+                error.detail = f"The row's key is {key}. {error.detail}"
+            raise
         self._rows += rows
         return columns, rows
+
+    def _key_of_row(self, segments: Sequence[Segment], place: int) -> str:
+        """Return the key of a row with the names of its columns, as far as it can be decoded."""
+        for segment in segments:
+            if place < segment.rows:
+                break
+            place -= segment.rows
+        values = []
+        for field, (name, wire) in enumerate(self._fields):
+            if name in self._key:
+                with suppress(InvalidTextError):
+                    values.append(
+                        f"{name} {self._column([segment.part(place, place + 1)], field, name, wire).values[0]}"
+                    )
+        return ", ".join(values)
 
     def _column(self, segments: Sequence[Segment], field: int, name: str, wire: CopyEncoding) -> ColumnData:
         missing = np.concatenate([segment.missing(field) for segment in segments])
@@ -153,11 +177,13 @@ class SegmentDecoder:
                 shape = self._shapes.get(name, (0,))
                 values: npt.NDArray[Any] = decode_arrays(segments, field, name, wire, missing, shape, self._rows)
             case ColumnKind.TEXT | ColumnKind.DOCUMENT:
-                values = decode_repeated(segments, field, missing, TEXT_FORMS[wire.form], self._texts[name])
+                form, texts = TEXT_FORMS[wire.form], self._texts[name]
+                values = decode_repeated(segments, field, missing, form, texts, name, self._rows)
             case ColumnKind.IMAGE:
                 values = decode_bytes(segments, field, missing)
             case ColumnKind.LABELS:
-                values = decode_labels(segments, field, missing, TEXT_FORMS[wire.form], self._labels[name])
+                form, labels = TEXT_FORMS[wire.form], self._labels[name]
+                values = decode_labels(segments, field, missing, form, labels, name, self._rows)
             case _:
                 values = _scalars(segments, field, name, wire, missing)
         return ColumnData(kind=wire.kind, values=values, missing=missing)

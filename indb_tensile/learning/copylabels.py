@@ -23,13 +23,21 @@ def label_set(texts: Iterable[str | None]) -> Labels:
 
 
 def decode_labels(
-    segments: Sequence[Segment], field: int, missing: Mask, form: Callable[[bytes], str], known: KnownValues[Labels]
+    segments: Sequence[Segment],
+    field: int,
+    missing: Mask,
+    form: Callable[[bytes], str],
+    known: KnownValues[Labels],
+    name: str,
+    rows_before: int,
 ) -> npt.NDArray[np.object_]:
     """Decode a column. The dimensions of an array mean nothing to its labels; an empty array has none.
 
     `known` maps the bytes of repeated arrays to a shared tuple.
     """
-    return decode_repeated(segments, field, missing, lambda raw: label_set(_elements(raw, form)), known)
+    return decode_repeated(
+        segments, field, missing, lambda raw: label_set(_elements(raw, form)), known, name, rows_before
+    )
 
 
 def _elements(raw: bytes, form: Callable[[bytes], str]) -> Iterable[str | None]:

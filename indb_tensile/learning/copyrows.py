@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from indb_tensile.errors import InvariantError
 from indb_tensile.learning.columns import Mask
+from indb_tensile.learning.invalid_text_error import InvalidTextError
 
 _LENGTH = struct.Struct(">i")
 _SHORTEST_RUN_ROWS = 64  # below this number of rows, a strided view costs more than the loop
@@ -172,8 +173,13 @@ def decode_repeated(
     missing: Mask,
     decode: Callable[[bytes], Value],
     known: KnownValues[Value],
+    name: str,
+    rows_before: int,
 ) -> npt.NDArray[np.object_]:
-    """Decode a column of values of any length. `known` maps the bytes of repeated values to a shared object."""
+    """Decode a column of values of any length. `known` maps the bytes of repeated values to a shared object.
+
+    Raises InvalidTextError for a text that is not valid UTF-8, with the column's name and the row's number.
+    """
     values = np.empty(len(missing), object)
     row = 0
     for segment in segments:
@@ -184,7 +190,10 @@ def decode_repeated(
                 raw = bytes(view[start : start + length])
                 value = known.get(raw)
                 if value is None:
-                    value = decode(raw)
+                    try:
+                        value = decode(raw)
+                    except UnicodeDecodeError as error:
+                        raise InvalidTextError(name, error, row, rows_before) from None
                     known.keep(raw, value)
                 values[row] = value
             row += 1

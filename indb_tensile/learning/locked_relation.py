@@ -27,6 +27,7 @@ from indb_tensile.errors import (
 from indb_tensile.job import Relation
 from indb_tensile.learning import copy_encodings
 from indb_tensile.learning.columns import Column, CopyEncoding
+from indb_tensile.learning.invalid_text_error import InvalidNameError
 from indb_tensile.learning.relationsql import statement
 from indb_tensile.learning.row_storage import RowStorage
 from indb_tensile.request import copyable_relation
@@ -178,6 +179,8 @@ def _translate_errors(connection: Connection, table: str) -> Iterator[None]:
         yield
     except psycopg.errors.InsufficientPrivilege as error:
         raise PrivilegeError(f"table {table} cannot be read: {_first_line(error)}", hint=_SNAPSHOT_HINT) from error
+    except psycopg.errors.CharacterNotInRepertoire as error:
+        raise InvalidNameError(table, _first_line(error)) from error
     except psycopg.DataError as error:
         raise DataError(f"table {table} cannot be read: {_first_line(error)}") from error
     except psycopg.errors.QueryCanceled as error:

@@ -44,6 +44,7 @@ from indb_tensile.learning.locked_relation import (
 from indb_tensile.learning.memory_estimate import Statistics
 from indb_tensile.learning.relationsql import read_statistics, statement
 from indb_tensile.learning.row_storage import MEMORY
+from indb_tensile.learning.unchecked_texts import unchecked_texts
 from indb_tensile.request import copyable_relation
 from indb_tensile.request.column_types import SUPPORTED_TYPES
 from indb_tensile.request.copyable_relation import missing_grants
@@ -247,7 +248,7 @@ def _copy_rows(
         unlike_texts=unlike_texts,
     )
     place(statistics)
-    decoder = CopyDecoder(tuple(wires.items()), sink)
+    decoder = CopyDecoder(tuple(wires.items()), sink, key=described.key)
     copy_tables(connection, located, decoder.names, decoder, digest.update, check_row_size)
     sections: dict[str, tuple[int, int]] = {}
     for part, own in zip(parts, others, strict=True):
@@ -313,15 +314,16 @@ def copy_tables(
     """
     connection.execute(statement("set_no_copy_timeout" if handed_over else "set_copy_timeout"))
     columns = sql.SQL(", ").join(map(sql.Identifier, names))
+    copy_statement = sql.SQL(statement("copy_table"))
+    copies = [copy_statement.format(table=quoted(table), columns=columns) for table in located.tables]
 
     def take(block: bytearray) -> None:
         add_to_digest(block)
         decoder.feed(block)
 
-    for table in located.tables:
+    for copying in [each.as_bytes(connection) for each in copies]:
         decoder.begin()
-        copying = sql.SQL(statement("copy_table")).format(table=quoted(table), columns=columns)
-        with connection.cursor() as cursor, cursor.copy(copying) as copy:
+        with unchecked_texts(connection), connection.cursor() as cursor, cursor.copy(copying) as copy:
             arriving = blocks(
                 copy,
                 connection,

@@ -124,6 +124,13 @@ set local statement_timeout = '4h'
 -- A caller may take its rows as slowly as it likes, as long as its transaction runs.
 set local statement_timeout = 0
 
+-- send_stored_bytes --
+-- In a database in SQL_ASCII PostgreSQL converts nothing, and this stops it from checking that texts are valid UTF-8.
+set local client_encoding = 'SQL_ASCII'
+
+-- send_utf8 --
+set local client_encoding = 'UTF8'
+
 -- copy_table --
 -- COPY of a table neither plans nor casts, so no function of the table's owner runs. The planner would run expressions
 -- of indexes, statistics and partition keys.

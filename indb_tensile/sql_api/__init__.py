@@ -16,8 +16,8 @@ from typing import cast
 
 from ..errors import RequestError
 from ..request.json_text import json_text
-from .refusals import READ_ONLY, RefusalError, database_error_fields, fault, refusal_fields
-from .spi import Json, Plpy, takes_any_statement
+from .refusals import INVALID_BYTES, READ_ONLY, RefusalError, database_error_fields, fault, refusal_fields
+from .spi import SQL_ASCII, Json, Plpy, encoding, takes_any_statement
 
 
 def answer(plpy: Plpy, verb: str, request: str | None, rows: list[str | None] | None = None) -> str:
@@ -50,7 +50,8 @@ def handle(plpy: Plpy, verb: str, request: Json) -> Json:
         too_deep = RequestError("the request is nested too deep", hint=_SIMPLER)
         return {"ok": False, "error": refusal_fields(too_deep)}
     except plpy.SPIError as error:
-        return {"ok": False, "error": _with_read_only_reason(plpy, database_error_fields(error))}
+        fields = _with_place_of_text(plpy, request, database_error_fields(error))
+        return {"ok": False, "error": _with_read_only_reason(plpy, fields)}
     except Exception as error:  # noqa: BLE001 - the outermost frame; PL/Python's own context names no module
         return {"ok": False, "error": fault(error)}
 
@@ -71,7 +72,7 @@ def prediction_pages(plpy: Plpy, reading: int, snapshot: str | None) -> Iterator
         except RequestError as refusal:
             page = _error_page(refusal_fields(refusal))
         except plpy.SPIError as error:
-            page = _error_page(database_error_fields(error))
+            page = _error_page(_with_place_of_text(plpy, {}, database_error_fields(error)))
         except Exception as error:  # noqa: BLE001 - the outermost frame; PL/Python's own context names no module
             page = _error_page(fault(error))
         if page is None:
@@ -94,9 +95,19 @@ def _result(plpy: Plpy, verb: str, request: Json) -> Json:
 
 def _for_database(plpy: Plpy) -> Plpy:
     """Return `plpy`, or what stands for it in a database whose encoding needs that."""
+    if encoding(plpy) == SQL_ASCII:
+        importlib.import_module(".invalid_texts", __package__)  # no module can be imported between pages of answers
     if takes_any_statement(plpy):
         return plpy
     return cast(Plpy, importlib.import_module(".ascii_statements", __package__).AsciiStatements(plpy))
+
+
+def _with_place_of_text(plpy: Plpy, request: Json, error: dict[str, str]) -> dict[str, str]:
+    """Return PostgreSQL's error; if it refuses bytes of a database in SQL_ASCII, with the place of the text."""
+    if error["sqlstate"] != INVALID_BYTES or encoding(plpy) != SQL_ASCII:
+        return error
+    module = importlib.import_module(".invalid_texts", __package__)
+    return dict(module.with_place(plpy, request, error))
 
 
 def _with_read_only_reason(plpy: Plpy, error: dict[str, str]) -> dict[str, str]:

@@ -65,9 +65,14 @@ def takes_any_statement(plpy: Plpy) -> bool:
 
     In SQL_ASCII PostgreSQL takes all bytes as they are.
     """
+    return encoding(plpy) in ("UTF8", SQL_ASCII)
+
+
+def encoding(plpy: Plpy) -> str:
+    """Return the encoding of the database."""
     if not _encoding:
         _encoding.append(next(iter(plpy.execute(ENCODING)))["encoding"])
-    return _encoding[0] in ("UTF8", "SQL_ASCII")
+    return _encoding[0]
 
 
 def check_for_cancel(plpy: Plpy) -> None:
@@ -104,6 +109,7 @@ def literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
+SQL_ASCII = "SQL_ASCII"  # the encoding in which PostgreSQL accepts any bytes
 ENCODING = "select pg_catalog.getdatabaseencoding() as encoding"
 CURRENT_PATH = "select pg_catalog.current_setting('search_path') as path"
 # The setting is local, so PostgreSQL reverts it at the end of the function that pins search_path in any case.

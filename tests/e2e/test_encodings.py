@@ -5,13 +5,10 @@ from collections.abc import Iterator
 
 import psycopg
 import pytest
-from psycopg import sql
 
-from indb_tensile.catalog import install
-from indb_tensile.catalog.connection import connect
 from indb_tensile.cluster import Cluster
-from tests.conftest import Database
-from tests.e2e.conftest import Service, service_on
+from tests.e2e.conftest import Service
+from tests.e2e.encoded_service import encoded_service
 
 pytestmark = [pytest.mark.postgres, pytest.mark.nightly]
 
@@ -39,22 +36,8 @@ PREDICT = [
 def service(request: pytest.FixtureRequest, cluster: Cluster, template: str) -> Iterator[Service]:
     """A controller, which the test starts, on a database with this encoding. Its catalog is installed anew."""
     del template  # it has created the roles
-    name = f"encoded_{request.param.lower()}"
-    create = sql.SQL("create database {} encoding {} locale 'C' template template0")
-    drop = sql.SQL("drop database {} with (force)").format(sql.Identifier(name))
-    database = Database(name=name, cluster=cluster)
-    with database.cluster_connection() as server:
-        server.execute(create.format(sql.Identifier(name), sql.Literal(request.param)))
-        try:
-            with connect(database.dsn(), application_name="test") as connection:
-                install.install(connection)
-                connection.execute("grant create on schema public to demo")
-                connection.execute("grant tensile_user to demo")
-            with service_on(database) as service:
-                service.connection.execute("set client_encoding = 'UTF8'")
-                yield service
-        finally:
-            server.execute(drop)
+    with encoded_service(cluster, request.param) as service:
+        yield service
 
 
 def test_names_and_values_beyond_ascii_train_and_are_predicted(service: Service) -> None:

@@ -194,6 +194,22 @@ def test_columns_beyond_the_limit_are_refused_before_they_are_allocated() -> Non
     assert 60 < store.rows < 200
 
 
+def test_a_text_that_is_not_utf8_is_refused_with_its_column_its_row_and_the_rows_key() -> None:
+    columns = (("id", INT), ("word", TEXT))
+    refused: list[int] = []
+    decoder = CopyDecoder(columns, lambda _, rows: refused.append(rows), block_bytes=1, key=("id",))
+    rows = stream([INT, TEXT], [[7 + i, "tea" if i < 3 else "caf?"] for i in range(5)]).replace(b"?", b"\xe9")
+    head = rows.index(b"caf\xe9") - 14  # the fields' number, and the first field and the second one's length
+    decoder.feed(rows[:head])
+    with pytest.raises(DataError) as refusal:
+        decoder.feed(rows[head:])
+    error = refusal.value
+    assert (refused, error.sqlstate) == ([3], "22021")
+    assert error.message == 'column "word", row 4: the text is not valid UTF-8: caf\\xe9'
+    assert error.detail.startswith("The row's key is id 10. The first byte at fault is 0xe9.")
+    assert """convert_to("word", 'SQL_ASCII')""" in error.hint
+
+
 def test_values_that_are_many_or_large_are_not_remembered() -> None:
     known: KnownValues[str] = KnownValues()
     for number in range(20):

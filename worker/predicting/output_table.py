@@ -10,6 +10,7 @@ import psycopg
 from psycopg import sql
 
 from indb_tensile.catalog.connection import Connection
+from indb_tensile.learning.unchecked_texts import unchecked_texts
 
 from .answer_rows import HEADER, TRAILER
 
@@ -44,13 +45,15 @@ class OutputTable:
         statement = sql.SQL("copy {} ({}) from stdin (format binary)").format(
             self._table, sql.SQL(", ").join(map(sql.Identifier, columns))
         )
+        copying = statement.as_bytes(self._connection)
         try:
             transaction = self._connection.transaction()
             transaction.__enter__()
             self._transaction = transaction
             self._connection.execute("set local statement_timeout = '4h'")  # as long as the relation's COPY may take
+            self._copying.enter_context(unchecked_texts(self._connection))  # a key may have bytes that are not UTF-8
             cursor = self._copying.enter_context(self._connection.cursor())
-            self._copy = self._copying.enter_context(cursor.copy(statement))
+            self._copy = self._copying.enter_context(cursor.copy(copying))
             self._copy.write(HEADER)
         except psycopg.Error as error:
             raise OutputError(error) from error

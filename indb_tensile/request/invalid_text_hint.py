@@ -1,0 +1,10 @@
+"""Says how to convert a text of another encoding than UTF-8 in a database whose encoding is SQL_ASCII."""
+
+
+def conversion_hint(column: str) -> str:
+    """Return the HINT of an error about a text of this column."""
+    quoted = '"' + column.replace('"', '""') + '"'
+    return (
+        "Store it in UTF-8, or leave the column out. The expression convert_from(convert(convert_to("
+        f"{quoted}, 'SQL_ASCII'), 'LATIN1', 'UTF8'), 'UTF8') converts a text from LATIN1, in an update or a view."
+    )
