@@ -16,7 +16,7 @@ from indb_tensile.cli import daemon, mps_daemon
 from indb_tensile.cli.embedded_controllers import EmbeddedController, bring_up_controllers, connect_after_recovery
 from indb_tensile.cli.gpu_probe import chosen_device, probed_gpus
 from indb_tensile.cli.launch_settings import launches, unused_variable_notices, variables
-from indb_tensile.cli.machine_devices import device_names
+from indb_tensile.cli.machine_devices import check_named_gpu, device_names
 from indb_tensile.cli.output import show_one, show_rows, warn
 from indb_tensile.cli.settings_file import (
     check_device_of_sizes,
@@ -97,6 +97,8 @@ def up(as_json: bool, **arguments: Any) -> None:
         stored = document.settings
         environ = variables(os.environ, options)
         settings = check_settings(document.text, place.settings, environ)
+        if "device" in options:
+            check_named_gpu(settings.device, chosen_device)
         check_device_of_sizes(document, settings, place.settings, environ)
         remove_imitation(document, settings, options)
         settings = check_settings(document.text, place.settings, environ)

@@ -44,6 +44,15 @@ def device_names(
     )
 
 
+def check_named_gpu(device: str, choose: Callable[[str], Chosen]) -> None:
+    """Raise DeviceError if this setting `device` names a GPU that cannot be used.
+
+    `tensile up` checks a device that its options name, before it stores them and stops a controller that works.
+    """
+    if device.startswith("cuda"):
+        choose(device)
+
+
 def _gpu_names(settings: Settings, gpus: Gpus | NoGpu, choose: Callable[[str], Chosen]) -> tuple[str, ...]:
     present = () if isinstance(gpus, NoGpu) else gpus.devices
     usable = tuple(name for gpu in present if _is_usable(name := f"cuda:{gpu.ordinal}", choose))

@@ -12,7 +12,7 @@ namespace tensile::cuda {
 namespace {
 
 constexpr const char* no_driver_hint =
-    "Install NVIDIA's driver, or start the container with access to it; without one, use the emulated device.";
+    "Install NVIDIA's driver, or start the container with access to it; without a GPU, set device to cpu.";
 constexpr const char* new_driver_hint = "Install NVIDIA's driver 525.60.13 or newer.";
 constexpr const char* broken_driver_hint = "Install NVIDIA's driver again, and one version of it only.";
 
@@ -134,7 +134,7 @@ std::variant<std::unique_ptr<const Driver>, Absent> Driver::load(const char* lib
   }
   if (result == Result::no_device || (result == Result::success && count == 0)) {
     return Absent{Absent::Why::no_device, "the CUDA driver sees no GPU",
-                  "Look at nvidia-smi and at CUDA_VISIBLE_DEVICES; without one, use the emulated device."};
+                  "Look at nvidia-smi and at CUDA_VISIBLE_DEVICES; without a GPU, set device to cpu."};
   }
   if (result == Result::stub_library) {
     return Absent{Absent::Why::broken_driver, text(library, " is the stub that the CUDA toolkit links to, no driver"),

@@ -208,6 +208,9 @@ def test_invalid_settings_change_nothing(service: Tensile) -> None:
         done = service("up", *options)
         assert done.code == 2
         assert message in done.err
+    without_gpu = service("up", "--device", "cuda:99")
+    assert without_gpu.code == 5
+    assert "device (TENSILE_DEVICE) is 'cuda:99'" in without_gpu.err
     assert settings.read_text() == before
     settings.write_text("capacity_bytes = \n")
     with_damaged_file = service("up")

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from indb_tensile.cli.launch_settings import Launch, launches
-from indb_tensile.cli.machine_devices import device_names
+from indb_tensile.cli.machine_devices import check_named_gpu, device_names
 from indb_tensile.config import Settings
 from indb_tensile.device.backend import Chosen, choose
 from indb_tensile.device.cuda import Absence, Gpus, NoGpu
@@ -34,6 +34,19 @@ def test_one_device_is_named_as_it_is_set_and_no_driver_is_asked() -> None:
 
     for device in ("auto", "cpu", "emulated", "emulated:3", "cuda:1"):
         assert device_names(Settings(device=device), ask, choose_device) == (device,)
+
+
+def test_a_named_gpu_that_cannot_be_used_is_refused() -> None:
+    def choose_among(gpus: Gpus | NoGpu, device: str) -> None:
+        check_named_gpu(device, lambda setting: choose(setting, gpus, "13.0"))
+
+    for device in ("auto", "cpu", "emulated"):
+        choose_among(NONE, device)
+    choose_among(THREE, "cuda:2")
+    with pytest.raises(DeviceError, match=r"libcuda\.so\.1 is not there"):
+        choose_among(NONE, "cuda")
+    with pytest.raises(DeviceError, match="'cuda:3'"):
+        choose_among(THREE, "cuda:3")
 
 
 def test_emulated_devices_are_as_many_as_are_asked_for() -> None:

@@ -78,7 +78,7 @@ TEST(a_driver_without_a_call_is_refused_with_the_calls_name) {
 
 TEST(a_driver_without_a_device_is_reported) {
   const std::string reason = "the CUDA driver sees no GPU";
-  const std::string hint = "Look at nvidia-smi and at CUDA_VISIBLE_DEVICES; without one, use the emulated device.";
+  const std::string hint = "Look at nvidia-smi and at CUDA_VISIBLE_DEVICES; without a GPU, set device to cpu.";
   {
     const Setting devices("FAKE_CUDA_DEVICES", "0");
     check_absent(Absent::Why::no_device, reason, hint);
