@@ -81,7 +81,7 @@ def _refuse_shares(split: Any) -> None:
         if isinstance(share, int | float) and not isinstance(share, bool):
             example = json.dumps({f"{part}_size": share if 0 < share < 1 else 0.2})
             hint = (
-                f'"{part}" names a table with the rows of that part. '
+                f'"{part}" must be the name of a table with the rows of that part. '
                 f"To give a share of the rows: split => '{example}'."
             )
             raise RequestError(f'split: "{part}" is {share}', hint=hint)

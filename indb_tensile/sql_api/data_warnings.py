@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+from ..request.network_rules import EMBEDDING_ARCHITECTURES
 from ..request.preprocess_rules import PREPROCESS
 from ..request.split_rules import SPLIT, deciding_option
 from ..request.task_rules import target_columns
@@ -108,9 +109,12 @@ def _notice_order(plpy: Plpy, spec: Json, ordering: Sequence[TableColumn]) -> No
 
 
 def _notice_far_values(plpy: Plpy, spec: Json, far: Sequence[TableColumn]) -> None:
-    """Warn that a few values of these features decide about the scale of all. Trees need no scale."""
+    """Warn that a few values of these features decide about the scale of all.
+
+    Trees need no scale, and networks that embed numbers divide them at their quantiles.
+    """
     scale = spec["preprocess"].get("scale", {})
-    if spec["architecture"].get("type") == "boosting" or isinstance(scale, str):
+    if spec["architecture"].get("type") in ("boosting", *EMBEDDING_ARCHITECTURES) or isinstance(scale, str):
         return
     names = [column.name for column in far if column.name not in scale]
     if not names:
@@ -119,7 +123,7 @@ def _notice_far_values(plpy: Plpy, spec: Json, far: Sequence[TableColumn]) -> No
     preprocess = json.dumps(spec["preprocess"] | {"scale": by_rank}, ensure_ascii=False)
     plpy.notice(
         f"features with a few values far from all others, which hardly differ beside them: {', '.join(names)} "
-        f"(to scale by rank: preprocess => {literal(preprocess)})"
+        f"(to scale by rank: preprocess => {literal(preprocess)}; or architecture => 'tabm', which takes longer)"
     )
 
 

@@ -252,7 +252,7 @@ _NO_SUCH_COLUMN = f"The columns are {_COLUMNS}."
                 "22023",
                 'split: "test" is 0.2',
                 None,
-                '"test" names a table with the rows of that part. To give a share of the rows: '
+                '"test" must be the name of a table with the rows of that part. To give a share of the rows: '
                 """split => '{"test_size": 0.2}'.""",
             ),
         ),
