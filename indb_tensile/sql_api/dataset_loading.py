@@ -24,7 +24,7 @@ def load_dataset(plpy: Plpy, request: Json) -> Json:
     if name is None:
         raise RequestError("no data set is named", hint="Name one: select tensile_load_dataset('digits').")
     schema, table_name = _table_name(plpy, read_text(request, "table") or name, read_text(request, "schema"))
-    _require_free_name(plpy, qualified(plpy, schema, table_name), name)
+    _require_free_name(plpy, schema, table_name, name)
     page = service_connection.ask(plpy, {"verb": "dataset", "name": name, "offset": 0})
     table = _create_table(plpy, schema, table_name, page)
     fill = f"insert into {table} select * from pg_catalog.jsonb_populate_recordset(null::{table}, $1)"
@@ -78,12 +78,13 @@ def _table_name(plpy: Plpy, name: str, current: str | None) -> tuple[str, str]:
     return schema, parts[-1]
 
 
-def _require_free_name(plpy: Plpy, table: str, dataset: str) -> None:
+def _require_free_name(plpy: Plpy, schema: str, name: str, dataset: str) -> None:
     """Refuse the name of a relation that exists."""
+    table = qualified(plpy, schema, name)
     if fetch(plpy, EXISTING, table)[0]["exists"]:
         raise RefusalError(
             DUPLICATE_TABLE,
-            f"relation {table} already exists",
+            f'relation "{schema}.{name}" already exists',
             hint=f"Name another table: select tensile_load_dataset({literal(dataset)}, 'other_name'). Or drop it "
             f"first: drop table {table};",
         )

@@ -130,7 +130,7 @@ def test_data_set_is_loaded_into_the_first_schema_of_the_callers_path(
     assert value(alice, "select tensile_load_dataset('digits')") == 1
     assert value(alice, "select count(*) from own.digits") == 1
     again = refused(alice, "select tensile_load_dataset('digits')")
-    assert (again.sqlstate, again.message) == ("42P07", "relation own.digits already exists")
+    assert (again.sqlstate, again.message) == ("42P07", 'relation "own.digits" already exists')
     assert again.hint == (
         "Name another table: select tensile_load_dataset('digits', 'other_name'). "
         "Or drop it first: drop table own.digits;"

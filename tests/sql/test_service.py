@@ -272,7 +272,7 @@ def test_existing_table_is_not_overwritten(alice: Connection, serve: Serve) -> N
 
     error = refused(alice, "select tensile_load_dataset('letters', 'iris')")
 
-    assert (error.sqlstate, error.message) == ("42P07", 'relation "iris" already exists')
+    assert (error.sqlstate, error.message) == ("42P07", 'relation "public.iris" already exists')
 
 
 def test_malformed_column_type_of_a_data_set_is_not_executed(alice: Connection, serve: Serve) -> None:
