@@ -122,6 +122,7 @@ def _run(settings: Settings) -> None:
     kind = kind_of(settings.device, settings.threads)
     mailbox: Mailbox[Mail] = Mailbox()
     with ExitStack() as stack:
+        stack.callback(mailbox.close)  # called last on exit, after the threads that post have ended
         refuse_pooled_sessions(settings.dsn)
         records = stack.enter_context(closing(_connect_catalog(settings, kind, device_name, "controller")))
         pulse = stack.enter_context(closing(_connect_catalog(settings, kind, device_name, "heartbeat")))

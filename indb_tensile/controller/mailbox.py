@@ -5,6 +5,7 @@ import queue
 from typing import Generic, TypeVar
 
 _Item = TypeVar("_Item")
+_CLOSED = -1
 
 
 class Mailbox(Generic[_Item]):
@@ -17,7 +18,8 @@ class Mailbox(Generic[_Item]):
     def post(self, item: _Item) -> None:
         """Add an item. Never blocks, and may be called in a signal handler."""
         self._items.put(item)
-        os.eventfd_write(self._event, 1)
+        if self._event != _CLOSED:
+            os.eventfd_write(self._event, 1)
 
     def take(self) -> list[_Item]:
         """Remove and return all items, in the order in which they were posted."""
@@ -37,5 +39,6 @@ class Mailbox(Generic[_Item]):
         return self._event
 
     def close(self) -> None:
-        """Close the descriptor. No item may be posted afterwards."""
-        os.close(self._event)
+        """Close the descriptor. Nobody may take afterwards; only signal handlers may still post."""
+        event, self._event = self._event, _CLOSED
+        os.close(event)

@@ -56,6 +56,7 @@ def test_controller_claims_plans_measures_and_cancels_a_job(database: Database) 
         until(lambda: scalar(connection, "select granted_bytes from tensile.devices order by worker_id desc") == 0)
 
 
+@pytest.mark.nightly
 def test_locks_of_one_user_delay_no_start_and_no_cancel_of_another_users_job(database: Database) -> None:
     state = "select state::text from tensile.jobs where job_id = %s"
     with database.connect("alice") as alice, database.connect("bob") as bob, controller(database, lease_s=30.0):
@@ -93,6 +94,7 @@ def test_new_device_is_measured_before_jobs_start(database: Database) -> None:
         assert scalar(connection, rates_query, emulated_kind())
 
 
+@pytest.mark.nightly
 def test_controller_that_emulates_an_unknown_gpu_ends_with_code_2(database: Database) -> None:
     with controller(database, emulate="abacus") as process:
         assert process.wait(timeout=DEADLINE_S) == 2
@@ -164,6 +166,7 @@ def test_sigterm_requeues_the_job_without_a_fault_and_leaves_no_process(database
         assert scalar(connection, "select count(*) from tensile.workers where stopped_at is null") == 0
 
 
+@pytest.mark.nightly
 def test_database_restart_does_not_interrupt_a_running_job(restartable: Database) -> None:
     with controller(restartable, lease_s=30.0) as process:
         with restartable.connect() as connection:
@@ -252,12 +255,14 @@ def test_controller_waits_for_a_database_that_is_not_started_yet(restartable: Da
     restartable.cluster.stop()
     try:
         with log.open("w") as output, controller(restartable, output=output) as process:
-            until(lambda: "Trying again until the database answers" in log.read_text())
+            until(lambda: log.read_text().count("Trying again until the database answers") > 1)
             assert process.poll() is None
             restartable.cluster.start()
             with restartable.connect() as connection:
                 job = enqueue(connection, "train")
                 until(lambda: count_adoptions(connection, job))
+            links = [str(entry.readlink()) for entry in Path(f"/proc/{process.pid}/fd").iterdir()]
+            assert links.count("anon_inode:[eventfd]") == 1, "failed starts leave nothing open"
     finally:
         restartable.cluster.start()
 
