@@ -89,6 +89,7 @@ def server_settings(directory: Path) -> str:
     subprocess.run([compiler, *options, "-o", library, _STARTED_PYTHON], check=True)
     library.chmod(0o755)
     return (
+        "jit = off\n"
         f"shared_preload_libraries = 'plpython3,{library}'\n"  # in this order: the second needs what the first loads
     )
 

@@ -21,10 +21,10 @@ check_types() { $bin/mypy --no-error-summary indb_tensile worker tests; }
 check_imports() { $bin/lint-imports; }
 check_native() { TENSILE_FEW_DRAWS=1 sh tests/native/run.sh address; }
 
-# Tests also wait for PostgreSQL and other processes, so there are two processes more than cores. Each takes seven
-# seconds of a processor to collect the tests. Measured on two idle cores: 311 s with three processes, 290 s with four.
+# Tests also wait for PostgreSQL and other processes, so there is one process more than cores. Each takes ten seconds of
+# a processor to collect the tests, to start a server and to import torch.
 # nproc counts OMP_NUM_THREADS as the number of cores, so it is asked before that is set.
-processes=$(($(nproc) + 2))
+processes=$(($(nproc) + 1))
 [ "$processes" -le 6 ] || processes=6
 # Hundreds of processes import the package and torch. Without stored bytecode each of them compiles the sources again.
 unset PYTHONDONTWRITEBYTECODE

@@ -65,6 +65,7 @@ def check_ended(outcome: CatalogOutcome, jobs: Sequence[DevicesJob]) -> None:
     assert (outcome.left_over, outcome.held_bytes) == ((0, 0, 0), 0)
 
 
+@pytest.mark.nightly
 def test_two_controllers_divide_jobs_and_train_a_gang_among_them(database: Database) -> None:
     jobs = [DevicesJob(trace=job(0, 8)), DevicesJob(trace=job(0, 8)), DevicesJob(trace=job(1, 5), devices=2)]
     outcome = run(database, jobs, controllers=2)

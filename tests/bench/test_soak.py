@@ -16,6 +16,7 @@ def test_killed_trainers_neither_lose_nor_share_memory_nor_change_a_survivors_re
     assert row["survivor_device_bytes"] > 0, "the training's tensors were not in the device's memory"
 
 
+@pytest.mark.nightly
 def test_members_of_rounds_go_on_when_others_are_killed_park_or_leave() -> None:
     row = soak_rounds(3, seed=1)
     assert is_clean_of_rounds(row), row

@@ -382,11 +382,13 @@ def importing(package: str, dsn: str, *commands: Sequence[str]) -> list[Sequence
     return [commands[int(number)] for _, number, imported in lines if imported == "True"]
 
 
+@pytest.mark.nightly
 def test_help_does_not_import_sqlalchemy() -> None:
     helps = [["--version"], ["--help"], *([command, "--help"] for command in LISTINGS)]
     assert importing("sqlalchemy", "", *helps) == []
 
 
+@pytest.mark.nightly
 @pytest.mark.postgres
 def test_only_commands_that_list_import_sqlalchemy(database: Database) -> None:
     (job,) = queue(database, "m")

@@ -12,7 +12,6 @@ from indb_tensile.controller.background_planner import BackgroundPlanner, Improv
 from indb_tensile.controller.controller_loop import Controller, Mail
 from indb_tensile.controller.device_ledger import ChangingRegions, DeviceMemory
 from indb_tensile.controller.device_room import Headroom
-from indb_tensile.controller.fork_client import ForkServer
 from indb_tensile.controller.heartbeat import Heartbeat
 from indb_tensile.controller.load_gauge import Gauge
 from indb_tensile.controller.mailbox import Mailbox
@@ -35,6 +34,7 @@ from tests.controller.fakes import (
     FakeRecords,
     FakeRegions,
 )
+from tests.controller.warm_forks import fork_server
 
 
 class ControllerHarness:
@@ -61,7 +61,7 @@ class ControllerHarness:
         self.records = FakeRecords()
         self.ledger: Any = ledger
         self.mailbox: Mailbox[Mail] = Mailbox()
-        self.forks = ForkServer(os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)})
+        self.forks = fork_server(os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)})
         self.trainers = Trainers(
             forks=self.forks,
             module=FAKE_TRAINER,

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from indb_tensile.catalog.baseline_files import BaselineFiles
 from indb_tensile.controller.baseline_process import BaselineProcess
-from indb_tensile.controller.fork_client import ForkServer
 from indb_tensile.job import ModelVersionId, WorkerId
 from tests.controller.fakes import DEADLINE_S
 from tests.controller.waiting import until
+from tests.controller.warm_forks import fork_server
 
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
 VERSION = ModelVersionId(7)
@@ -20,7 +20,7 @@ VERSION = ModelVersionId(7)
 @contextmanager
 def process(directory: Path) -> Iterator[tuple[BaselineProcess, BaselineFiles]]:
     files = BaselineFiles(directory)
-    with closing(ForkServer(ENVIRONMENT | {"FAKE_BASELINE_FILES": str(directory)})) as forks:
+    with closing(fork_server(ENVIRONMENT | {"FAKE_BASELINE_FILES": str(directory)})) as forks:
         baseline = BaselineProcess(forks=forks, module="tests.controller.fake_baseline", files=files, look_s=10.0)
         try:
             yield baseline, files

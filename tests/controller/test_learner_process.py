@@ -6,18 +6,18 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from indb_tensile.controller.fork_client import ForkServer
 from indb_tensile.controller.learner_process import LearnerProcess
 from indb_tensile.job import WorkerId
 from tests.controller.fakes import DEADLINE_S, alive
 from tests.controller.waiting import until
+from tests.controller.warm_forks import fork_server
 
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
 
 
 @contextmanager
 def learner(module: str = "tests.controller.fake_learner", **environment: str) -> Iterator[LearnerProcess]:
-    with closing(ForkServer(ENVIRONMENT | environment)) as forks:
+    with closing(fork_server(ENVIRONMENT | environment)) as forks:
         learner_process = LearnerProcess(forks=forks, module=module, again_s=100.0)
         try:
             yield learner_process

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from indb_tensile.controller.fork_client import ForkServer
 from indb_tensile.controller.service_process import ServiceProcess
 from indb_tensile.job import WorkerId
 from tests.controller.fakes import DEADLINE_S, alive, children
+from tests.controller.warm_forks import fork_server
 
 MODULE = "tests.controller.fake_service"
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
@@ -24,7 +24,7 @@ ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
 def running_service(path: Path | None, module: str = MODULE) -> Iterator[ServiceProcess]:
     """Control a fake service that runs and writes to the path; without a path, one that ends at once."""
     environment = ENVIRONMENT if path is None else ENVIRONMENT | {"FAKE_SERVICE_OUT": str(path)}
-    with closing(ForkServer(environment)) as forks:
+    with closing(fork_server(environment)) as forks:
         service_process = ServiceProcess(forks=forks, module=module, grace_s=5.0)
         try:
             yield service_process

@@ -6,18 +6,18 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from indb_tensile.controller.fork_client import ForkServer
 from indb_tensile.controller.steward_process import StewardProcess
 from indb_tensile.job import WorkerId
 from tests.controller.fakes import DEADLINE_S, alive
 from tests.controller.waiting import until
+from tests.controller.warm_forks import fork_server
 
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
 
 
 @contextmanager
 def steward(**environment: str) -> Iterator[StewardProcess]:
-    with closing(ForkServer(ENVIRONMENT | environment)) as forks:
+    with closing(fork_server(ENVIRONMENT | environment)) as forks:
         process = StewardProcess(forks=forks, module="tests.controller.fake_learner")
         try:
             yield process

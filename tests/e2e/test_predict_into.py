@@ -144,6 +144,7 @@ def test_keys_are_shown_alike_in_any_session_and_to_a_reader_of_the_view(service
         admin.execute("drop view timed; drop role into_reader")
 
 
+@pytest.mark.nightly
 def test_a_model_may_be_renamed_before_its_prediction_starts(service: Service, demo: Connection) -> None:
     with demo.transaction():
         job = predict(demo, "'into_y', 'into_rows', 'renamed'")
@@ -152,6 +153,7 @@ def test_a_model_may_be_renamed_before_its_prediction_starts(service: Service, d
     demo.execute("select tensile_rename_model('into_z', 'into_y'); drop view renamed")
 
 
+@pytest.mark.nightly
 def test_a_view_has_the_key_of_its_table_whatever_its_type(service: Service, demo: Connection) -> None:
     demo.execute(
         """create table into_hosts (host inet primary key, a double precision, b tint, u numeric);

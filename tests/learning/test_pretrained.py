@@ -143,7 +143,7 @@ def learns_with(part: str, name: str) -> bool:
     return part == "all" or "encoder" not in name or (part == "lora" and "lora_" in name)
 
 
-@pytest.mark.by_day("head", "lora")
+@pytest.mark.by_day("head")
 @pytest.mark.parametrize("part", ["head", "lora", "all"])
 def test_only_what_was_asked_for_learns_and_is_stored(part: str) -> None:
     job = prepared(train=part)

@@ -440,6 +440,7 @@ def test_clients_that_disconnect_during_a_request_disturb_no_other_client(
 # --- the benchmark ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.by_day("flowers")
 @pytest.mark.parametrize(("model", "numeric"), [("houses", True), ("flowers", False)])
 def test_benchmark_measures_single_rows_and_batches(
     database: Database, service: Service, houses: Published, flowers: Published, model: str, numeric: bool

@@ -15,6 +15,7 @@ def _workspaces(steps: tuple[CapturedStep, ...], name: str) -> list[int]:
     return [o.workspace_bytes for step in steps for o in step.graph.operators if o.name == name]
 
 
+@pytest.mark.by_day("cnn", "transformer")
 @pytest.mark.parametrize("kind", DAILY_KINDS)
 def test_every_unknown_signature_is_measured_once_and_then_known(kind: str) -> None:
     steps = captured(kind)

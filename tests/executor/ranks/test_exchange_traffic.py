@@ -48,7 +48,7 @@ def capture(share: RankShare, *, width: int = 900, rows: int = 12, micro_batch_s
     )
 
 
-@pytest.mark.by_day("0-2-fast-False", "1-2-exact-False", "2-3-exact-True")
+@pytest.mark.by_day("0-2-fast-False", "2-3-exact-True")
 @pytest.mark.parametrize(("reduce", "divides_state"), EVERY_SUM)
 @pytest.mark.parametrize(("rank", "ranks"), [(0, 2), (1, 2), (0, 3), (2, 3)])
 def test_foretold_transfers_are_those_that_a_rank_makes(

@@ -41,6 +41,7 @@ def test_devices_that_do_not_compute_on_processors_lose_nothing_to_transfers() -
         assert times.copy_loss == FREE_COPIES
 
 
+@pytest.mark.by_day("exact")
 @pytest.mark.parametrize("reduce", Reduce)
 def test_two_ranks_foretell_the_network_of_each_exchange_before_they_make_the_first_one(reduce: Reduce) -> None:
     job = job_of("mlp", 0, DEFAULTS, Passes(micro_batch_size=4))

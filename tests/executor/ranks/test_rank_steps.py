@@ -215,6 +215,7 @@ def test_part_of_another_rank_costs_only_the_random_numbers_that_it_draws() -> N
     assert other == ["aten.empty_strided.default", "aten.zero_.default", "aten.rand_like.default"]
 
 
+@pytest.mark.by_day("2")
 @pytest.mark.parametrize("rank", [0, 1, 2])
 def test_generator_after_an_iteration_is_where_one_device_leaves_it(rank: int) -> None:
     module = nn.Sequential(nn.Linear(6, 40), nn.Dropout(0.5), RandomGate(), nn.Linear(40, 5), nn.Dropout(0.2))

@@ -33,7 +33,7 @@ def _parameters(step: CapturedStep) -> int:
     return sum(tensor.role is Role.PARAMETER for tensor in step.persistent)
 
 
-@pytest.mark.by_day("adam", "sgd")
+@pytest.mark.by_day("adamw")
 @pytest.mark.parametrize("kind", _SETTINGS)
 def test_one_call_makes_all_updates_with_the_bits_of_eager(kind: str) -> None:
     job, steps = prepared("mlp", settings=_SETTINGS[kind])

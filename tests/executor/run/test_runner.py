@@ -139,7 +139,7 @@ DEVICES: dict[str, Callable[[], Iterator[Device]]] = {
 }
 
 
-@pytest.mark.by_day("cnn-", "lstm-cpu")
+@pytest.mark.by_day("cnn-")
 @pytest.mark.parametrize("name", DEVICES)
 @pytest.mark.parametrize("kind", ["cnn", "lstm"])
 def test_every_device_gives_the_same_bits_at_the_same_peak(kind: str, name: str) -> None:
@@ -410,6 +410,7 @@ def test_an_error_after_a_device_fault_names_the_operator_and_the_faults_cause()
     assert raised.value.hint == "look at it"
 
 
+@pytest.mark.by_day("1")
 @pytest.mark.parametrize("seed", [1, 2])
 def test_plans_stay_within_their_host_pool_also_while_one_replaces_another(
     seed: int,
