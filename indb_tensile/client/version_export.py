@@ -52,7 +52,7 @@ def _described(connection: Connection, model: str, version: int | None) -> Row[A
         select(models.c.model_id).where(models.c.name == model, models.c.dropped_at.is_(None))
     ).scalar_one_or_none()
     if model_id is None:
-        raise MissingError(f'there is no model "{model}"', hint="See your models: Tensile.models().")
+        raise MissingError(f'there is no model "{model}"', hint="See your models: select * from tensile.model_list;")
     chosen = select(model_versions).where(model_versions.c.model_id == model_id)
     by = model_versions.c.deployed if version is None else model_versions.c.number == version
     row = connection.execute(chosen.where(by)).one_or_none()

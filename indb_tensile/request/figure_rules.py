@@ -6,6 +6,7 @@ from ..errors import RequestError
 # stores them.
 CLASS_FIGURES = ("confusion_matrix", "roc_curve", "calibration")
 FIGURES = (*CLASS_FIGURES, "label_metrics", "feature_importance", "forecast")
+
 # The metrics of each label or value by itself, in the order in which they are listed.
 REPORTED_METRICS = (
     "precision",
@@ -35,6 +36,11 @@ METRIC_OF_LABEL = {
 STORED_BINS = 120
 MOST_BINS = 1000
 MOST_REPEATS = 100
+
+
+def figure_title(figure: str) -> str:
+    """Return the words for a figure in a message."""
+    return "ROC curve" if figure == "roc_curve" else figure.replace("_", " ")
 
 
 def check_bins(bins: int | None, *, stored: bool) -> int:

@@ -13,14 +13,14 @@ def refused_functions(plpy: Plpy, names: Iterable[str], *, stored: bool = False)
     of its functions is immutable: some others, such as table_to_xml, run SQL from a text with the rights of the role
     that predicts.
     """
-    wanted = {_PROCEDURES.get(name, name): name for name in names}
+    wanted = {_FUNCTIONS_OF_CALLS.get(name, name): name for name in names}
     if not wanted:
         return {}
     rows = fetch(plpy, REFUSED, json_text(list(wanted)), stored)
     return {wanted[row["name"]]: row["reason"] for row in rows}
 
 
-_PROCEDURES = {"trim": "btrim"}  # calls of the grammar and the functions that they stand for
+_FUNCTIONS_OF_CALLS = {"trim": "btrim"}  # calls of the grammar and the functions that they stand for
 REFUSED = """
 select n.name as name,
        case when p.functions is null then 'pg_catalog has no such function'

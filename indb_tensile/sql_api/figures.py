@@ -17,6 +17,7 @@ from ..request.figure_rules import (
     STORED_BINS,
     check_bins,
     check_permutations,
+    figure_title,
 )
 from ..request.request_fields import read_choice, read_integer, read_model_name, read_text
 from ..request.task_rules import METRICS
@@ -43,17 +44,17 @@ def figure(plpy: Plpy, request: Json) -> Json:
         )
     if version["task"] == "anomaly":
         raise RequestError(
-            f'model "{name}" finds anomalies, and has no {kind.replace("_", " ")}',
+            f'model "{name}" finds anomalies, and has no {figure_title(kind)}',
             hint=f"See its metrics: select * from tensile_evaluate({literal(name)}).",  # noqa: S608 - a hint
         )
     if version["task"] == "pairs":
         raise RequestError(
-            f'model "{name}" learns pairs, and has no {kind.replace("_", " ")}',
+            f'model "{name}" learns pairs, and has no {figure_title(kind)}',
             hint=f"See its metrics: select * from tensile_evaluate({literal(name)}).",  # noqa: S608 - a hint
         )
     if version["task"] == "regression" and kind in CLASS_FIGURES:
         raise RequestError(
-            f'model "{name}" predicts "{version["target"]}" as a number, and has no {kind.replace("_", " ")}',
+            f'model "{name}" predicts "{version["target"]}" as a number, and has no {figure_title(kind)}',
             hint=f"See its metrics: select * from tensile_evaluate({literal(name)}).",  # noqa: S608 - a hint
         )
     if oid is not None:

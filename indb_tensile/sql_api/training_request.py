@@ -83,10 +83,19 @@ def enqueue(plpy: Plpy, request: Json, last: LastRun | None = None, complete: Co
 
 
 def job_of_key(plpy: Plpy, request: Json) -> int | None:
-    """Return the job that was enqueued with the request's idempotency key, or None if there is none."""
+    """Return the job that was enqueued with the request's idempotency key, or None if there is none.
+
+    Notifies the client of the job, because the arguments of the request have no effect then.
+    """
     key = read_key(request)
     jobs = [] if key is None else fetch(plpy, JOB_OF_KEY, key)
-    return jobs[0]["job_id"] if jobs else None
+    if not jobs:
+        return None
+    job: int = jobs[0]["job_id"]
+    plpy.notice(
+        f'job {job} has the idempotency_key "{key}", so nothing is enqueued, whatever the other arguments are'
+    )
+    return job
 
 
 def insert_job(

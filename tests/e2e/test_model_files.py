@@ -164,7 +164,7 @@ def test_only_the_owner_and_who_has_the_weights_export(
     done = command_line(running, "models", "export", "nothing", *target)
     assert (done.code, done.err) == (
         2,
-        'tensile: there is no model "nothing"\n  hint: See your models: Tensile.models().\n',
+        'tensile: there is no model "nothing"\n  hint: See your models: select * from tensile.model_list;\n',
     )
     with pytest.raises(MissingError, match='model "filed" has no version 9'):
         client.export_model(filed, path, version=9)

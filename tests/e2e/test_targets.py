@@ -175,7 +175,7 @@ def test_every_label_and_value_has_figures_of_its_own(demo: psycopg.Connection) 
     with pytest.raises(psycopg.errors.InvalidParameterValue, match='does not know the label "no"') as caught:
         rows(demo, important, "several", "no")
     assert caught.value.diag.message_hint == "Its values are height, weight."
-    with pytest.raises(psycopg.errors.InvalidParameterValue, match="as a number, and has no roc curve"):
+    with pytest.raises(psycopg.errors.InvalidParameterValue, match="as a number, and has no ROC curve"):
         rows(demo, "select * from tensile_roc_curve('several')")
 
 

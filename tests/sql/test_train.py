@@ -173,13 +173,20 @@ def test_training_uses_the_definition_of_the_model(alice: Connection) -> None:
 
 def test_one_idempotency_key_is_one_job_even_with_other_arguments(alice: Connection) -> None:
     first = train(alice, "target => 'species', idempotency_key => 'monday'")
+    notices: list[str] = []
+    alice.add_notice_handler(lambda notice: notices.append(notice.message_primary or ""))
 
     assert train(alice, "target => 'petal', idempotency_key => 'monday'") == first
+    assert notices == [
+        f'job {first} has the idempotency_key "monday", so nothing is enqueued, whatever the other arguments are'
+    ]
     assert train(alice, "target => 'species', idempotency_key => 'tuesday'") != first
 
 
 def test_idempotency_key_belongs_to_its_owner(alice: Connection, bob: Connection) -> None:
     first = train(alice, "target => 'species', idempotency_key => 'monday'")
+    notices: list[str] = []
+    alice.add_notice_handler(lambda notice: notices.append(notice.message_primary or ""))
     alice.execute("grant select on iris to bob")
 
     other = value(bob, "select tensile_train('b', 'iris', target => 'species', idempotency_key => 'monday')")

@@ -31,7 +31,7 @@ from indb_tensile.learning.shapley_values import ShapleyGame, shapley_game
 from indb_tensile.learning.single_label import LABEL_METRICS
 from indb_tensile.learning.single_metric import single_metric
 from indb_tensile.request.abbreviation import shown
-from indb_tensile.request.figure_rules import CLASS_FIGURES, METRIC_OF_LABEL, check_bins
+from indb_tensile.request.figure_rules import CLASS_FIGURES, METRIC_OF_LABEL, check_bins, figure_title
 from indb_tensile.request.task_rules import check_metric
 
 from .answer_forms import AnswerForm, answer_forms
@@ -249,20 +249,20 @@ class Answers:
         target, task = self._predictor.preprocessor.target, self._predictor.task
         if task is Task.ANOMALY and figure is not Figure.METRICS:
             raise RequestError(
-                f"the model finds anomalies, and has no {figure.replace('_', ' ')}",
+                f"the model finds anomalies, and has no {figure_title(figure)}",
                 hint="Ask for its metrics with tensile_evaluate(...), and for what is odd about a row with "
                 "tensile_explain_prediction(...).",
             )
         if task is Task.PAIRS and figure is not Figure.METRICS:
             raise RequestError(
-                f"the model learns pairs, and has no {figure.replace('_', ' ')}",
+                f"the model learns pairs, and has no {figure_title(figure)}",
                 hint="Ask for its metrics with tensile_evaluate(...).",
             )
         number = task is Task.REGRESSION and not target.values
         if (figure in CLASS_FIGURES and task is Task.REGRESSION) or (figure is Figure.LABEL_METRICS and number):
             predicted = "a number" if number else "several numbers"
             raise RequestError(
-                f'the model predicts "{target.name}", {predicted}, and has no {figure.replace("_", " ")}',
+                f'the model predicts "{target.name}", {predicted}, and has no {figure_title(figure)}',
                 hint="Ask for its metrics with tensile_evaluate(...).",
             )
         if figure is Figure.FEATURE_IMPORTANCE:
