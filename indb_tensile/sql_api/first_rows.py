@@ -18,6 +18,7 @@ from .refusals import DATA, RefusalError
 from .spi import Json, Plpy, Row, fetch, literal
 from .training_table import VECTORS, Table, TableColumn, vector_array
 
+FEWEST_ROWS = 3  # as the worker requires (learning/learnable_rows.py)
 _ROWS = 10_000  # a scan of this many rows takes some milliseconds at most
 _ARRAY_ROWS = 1000  # arrays are wide
 _HEADERS = 16  # images whose headers are read to tell the sizes
@@ -39,16 +40,20 @@ def check_rows(plpy: Plpy, table: Table, spec: Json) -> None:
         arrays = [*targets, *arrays]
     limit = _ARRAY_ROWS if arrays else _ROWS
     summary = _summarize(plpy, table, targets, arrays, limit)
+    more_rows = "Insert rows, commit, and call tensile_train again."
+    if table.query is not None:
+        more_rows = "Change the query's conditions, or insert rows into the tables that it reads."
     if not summary["rows"]:
-        hint = "Insert rows, commit, and call tensile_train again."
-        if table.query is not None:
-            hint = "Change the query's conditions, or insert rows into the tables that it reads."
-        raise RefusalError(DATA, f"{table} has no rows", hint=hint)
+        raise RefusalError(DATA, f"{table} has no rows", hint=more_rows)
     is_complete = summary["rows"] < limit  # otherwise the table has further rows
     subject = f'target "{targets[0].name}" of {table}' if len(targets) == 1 else f"target {spec['target']} of {table}"
     if is_complete and not summary["known"]:
         hint = "Fill it, or name another column with target => '...'."
         raise RefusalError(DATA, f"{subject} is NULL in all {summary['rows']} rows", hint=hint)
+    if is_complete and targets and spec["task"] != "forecast" and summary["known"] < FEWEST_ROWS:
+        known = f"{summary['known']} row{'' if summary['known'] == 1 else 's'} whose target is known"
+        fewest = f"{FEWEST_ROWS} are the fewest to train and test on"
+        raise RefusalError(DATA, f"{table} has {known}, and {fewest}", hint=more_rows)
     if summary["infinite"]:
         hint = "Delete these rows, or set their target to NULL to leave them out."
         raise RefusalError(DATA, f"{subject} is not finite in {summary['infinite']} of its first rows", hint=hint)

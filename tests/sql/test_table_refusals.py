@@ -2,6 +2,9 @@
 
 import pytest
 
+from indb_tensile.learning.learnable_rows import FEWEST_TRAIN_ROWS
+from indb_tensile.sql_api import first_rows
+
 from .conftest import Connection, Refused, refused, value
 
 pytestmark = [pytest.mark.postgres, pytest.mark.clears_database]
@@ -24,6 +27,15 @@ pytestmark = [pytest.mark.postgres, pytest.mark.clears_database]
                 'target "y" of table "public.t" is NULL in all 5 rows',
                 None,
                 "Fill it, or name another column with target => '...'.",
+            ),
+        ),
+        (
+            "create table t as select i::real as a, nullif(i, 3) as y from generate_series(1, 3) as i",
+            Refused(
+                "22000",
+                'table "public.t" has 2 rows whose target is known, and 3 are the fewest to train and test on',
+                None,
+                "Insert rows, commit, and call tensile_train again.",
             ),
         ),
         (
@@ -212,3 +224,7 @@ def test_error_names_all_columns_that_cannot_be_learned_from(alice: Connection) 
     some = refused(alice, "select tensile_train('m', 'odd', exclude => array['b', 'a', 'c', 'e'])")
     assert some.message == '2 columns of table "public.odd" cannot be learned from: "d", "f"'
     assert (some.hint or "").startswith("Leave them out with exclude => array['b', 'a', 'c', 'e', 'd', 'f'], ")
+
+
+def test_fewest_rows_are_those_of_the_worker() -> None:
+    assert first_rows.FEWEST_ROWS == FEWEST_TRAIN_ROWS + 1

@@ -197,7 +197,7 @@ def test_idempotency_key_belongs_to_its_owner(alice: Connection, bob: Connection
 def test_names_are_quoted_in_statements(alice: Connection) -> None:
     alice.execute(
         """create table "Odd; drop table iris" ("a""b" real, "label" text);
-           insert into "Odd; drop table iris" values (1, 'x'), (2, 'y');
+           insert into "Odd; drop table iris" values (1, 'x'), (2, 'y'), (3, 'x');
            grant select on "Odd; drop table iris" to tensile_reader"""
     )
 
