@@ -68,17 +68,19 @@ def warn_about_features(plpy: Plpy, table: Table, spec: Json) -> None:
         for name, own in _suspicions_by_feature(features, target, values, spec["task"]).items():
             kinds[name] |= own
     shown = f'"{targets[0].name}"' if len(targets) == 1 else spec["target"]
+    # The advice repeats what the caller has left out, so it can be copied. Keys are left out without it.
+    excluded = [name for name in spec["exclude"] if not table.column(name, "exclude").key]
     keys = [name for name, findings in kinds.items() if {KEY, COUNTER} & findings]
     if keys and spec["features"] is None:
         plpy.notice(
             f"features that look like keys, with a different value in each of {checked_rows}: {', '.join(keys)} "
-            f"(leave them out with exclude => {_array(keys)})"
+            f"(leave them out with exclude => {_array([*excluded, *keys])})"
         )
     leaks = [name for name, findings in kinds.items() if findings - {KEY, COUNTER}]
     if leaks:
         plpy.notice(
             f"features that reveal target {shown} in {checked_rows}: {', '.join(leaks)} (leave them out "
-            f"with exclude => {_array(leaks)}, unless their values are available at prediction time)"
+            f"with exclude => {_array([*excluded, *leaks])}, unless their values are available at prediction time)"
         )
     _notice_far_values(plpy, spec, [column for column in features if has_far_values(column, values[column.name])])
     _notice_order(plpy, spec, [column for column in time_columns if orders_rows(column, values[column.name])])

@@ -201,8 +201,8 @@ def test_notice_names_a_column_that_determines_the_target(orders: Connection) ->
     orders.execute("grant select on graded to tensile_reader")
     notices = enqueue(orders, "exclude => array['id', 'created_at']", relation="graded")[1]
     assert (
-        "features that reveal target \"price\" in 300 rows: cents (leave them out with exclude => array['cents'], "
-        "unless their values are available at prediction time)"
+        'features that reveal target "price" in 300 rows: cents (leave them out with exclude => '
+        "array['id', 'created_at', 'cents'], unless their values are available at prediction time)"
     ) in notices
 
 

@@ -250,6 +250,9 @@ def test_notice_names_numbers_with_far_values_until_their_scale_is_chosen(alice:
         value(alice, statement, architecture, preprocess)
         return [notice for notice in notices if "far from all others" in notice]
 
+    value(alice, "select tensile_train('late', 'payments', 'late', exclude => '{amount}')")
+    like_keys = "features that look like keys, with a different value in each of 300 rows: fee"
+    assert f"{like_keys} (leave them out with exclude => array['amount', 'fee'])" in notices
     assert far_values('{"missing": "median"}') == [
         "features with a few values far from all others, which hardly differ beside them: amount (to scale by rank: "
         """preprocess => '{"missing": "median", "scale": {"amount": "quantile"}}'; """
