@@ -55,6 +55,7 @@ class StartRule:
         apart_bytes = sum(m.planned_bytes for m in (*running, *waiting) if not m.trade_offs)
         self._running = sum(1 << k for k, m in enumerate(self._members) if m.stage is JobStage.RUNNING)
         self._device = shared_device(pool, budget_bytes - apart_bytes)
+        self._numbers = {m.job.job: k for k, m in enumerate(self._members)}
         self._demands = tuple(demand_of(pool, m) for m in self._members)
         self._corrections: dict[int, tuple[float, ...]] = {}
         self._forecasts = SetForecasts(self._demands, self._device, running=self._running)
@@ -115,11 +116,11 @@ class StartRule:
 
     def waiting_text(self, job: JobId) -> str:
         """Return what a job that does not start now waits for, and why."""
+        number = self._number(job)
+        if not self._running or number is None:  # beyond the horizon of the choice
+            return "its turn"
         ends_ns = self.choice.ends_ns
         ends = sorted((ends_ns.get(self._demands[k].job, 0.0), self._demands[k].job) for k in members(self._running))
-        number = self._number(job)
-        if not ends or number is None:  # beyond the horizon of the choice
-            return "its turn"
         names = " or ".join(f"job {other}" for _, other in ends)
         beside = "it" if len(ends) == 1 else "them"
         text = f"{names} to end, the first in about {seconds(ends[0][0])}: "
@@ -141,7 +142,7 @@ class StartRule:
         return choice
 
     def _number(self, job: JobId) -> int | None:
-        return next((k for k, member in enumerate(self._members) if member.job.job == job), None)
+        return self._numbers.get(job)
 
 
 def shared_device(pool: Pool, budget_bytes: int) -> SharedDevice:

@@ -15,7 +15,7 @@ from indb_tensile.scheduler.admission.admission_orders import (
 from indb_tensile.scheduler.admission.calibration_room import calibrate, make_room
 from indb_tensile.scheduler.admission.completion_rule import StartRule, with_trade_offs
 from indb_tensile.scheduler.admission.decision import Decision, planned
-from indb_tensile.scheduler.admission.fair_turns import in_fair_order, is_awaited, is_overdue
+from indb_tensile.scheduler.admission.fair_turns import foretold_fair_ends_ns, in_fair_order, is_awaited, is_overdue
 from indb_tensile.scheduler.admission.memory_correction import make_memory
 from indb_tensile.scheduler.admission.oversized_job import least_limit, too_large
 from indb_tensile.scheduler.admission.plan_targets import (
@@ -142,8 +142,9 @@ def _let_in(decision: Decision, reason: PlanReason) -> bool:
     let_return(decision, waiting)
     if decision.pool.sharing is Sharing.COMPLETION:
         measured = [with_trade_offs(decision, m) if m.stage is JobStage.WAITING else m for m in waiting]
-        waiting = in_fair_order(decision.pool, measured)
-        if shift(decision, [m for m in waiting if m.stage is JobStage.WAITING]):
+        ends_ns = foretold_fair_ends_ns(decision.pool)
+        waiting = in_fair_order(decision.pool, measured, ends_ns)
+        if shift(decision, [m for m in waiting if m.stage is JobStage.WAITING], ends_ns):
             return True
     else:
         waiting = _ranks_first(waiting)

@@ -37,9 +37,12 @@ _HAND_OVER_NS = 100_000_000
 _ON_THE_DEVICE = (JobStage.CALIBRATING, JobStage.RUNNING, JobStage.PARKING, JobStage.ENDING)
 
 
-def shift(decision: Decision, waiting: Sequence[Member]) -> bool:
-    """Set running jobs aside if one of these waiting jobs should run in their place. Return whether it should."""
-    shift = _foretell_shift(decision.pool, waiting)
+def shift(decision: Decision, waiting: Sequence[Member], ends_ns: Mapping[int, float]) -> bool:
+    """Set running jobs aside if one of these waiting jobs should run in their place. Return whether it should.
+
+    `ends_ns` are foretold_fair_ends_ns(pool), which takes milliseconds for a thousand jobs.
+    """
+    shift = _foretell_shift(decision.pool, waiting, ends_ns)
     if shift is None:
         return False
     leaving, first = shift
@@ -102,12 +105,18 @@ def quantum_ns(pool: Pool, member: Member) -> float:
     return change_ns(pool, member) / CHANGE_SHARE
 
 
-def _foretell_shift(pool: Pool, waiting: Sequence[Member]) -> tuple[list[Member], Member] | None:
-    waiting = [member for member in waiting if not goes_soon(pool, member)]
-    if not _is_possible(pool) or not waiting:
-        return None
+def _foretell_shift(
+    pool: Pool, waiting: Sequence[Member], ends_ns: Mapping[int, float] | None = None
+) -> tuple[list[Member], Member] | None:
     running = pool.at(JobStage.RUNNING)
-    ends_ns = foretold_fair_ends_ns(pool)
+    if (
+        not waiting
+        or not _is_possible(pool)
+        or not any(_may_leave(pool, m) or _may_leave_early(pool, m) for m in running)
+    ):
+        return None
+    waiting = [member for member in waiting if not goes_soon(pool, member)]
+    ends_ns = foretold_fair_ends_ns(pool) if ends_ns is None else ends_ns
     ordered = in_fair_order(pool, [m for m in (*running, *waiting) if m.trade_offs], ends_ns)
     if len(ordered) < len(running) + 1 or any(not m.trade_offs for m in running):
         return None

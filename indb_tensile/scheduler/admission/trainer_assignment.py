@@ -65,13 +65,15 @@ def _start_spares(decision: Decision) -> None:
 
 def holds_queue(member: Member) -> bool:
     """Return whether no later job may be let in before this one, because it has been overtaken often enough."""
-    return member.stage in (JobStage.WAITING, JobStage.UNMEASURED) and member.overtaken >= MOST_OVERTAKEN
+    return member.overtaken >= MOST_OVERTAKEN and member.stage in (JobStage.WAITING, JobStage.UNMEASURED)
 
 
 def is_waiting_rank(member: Member) -> bool:
     """Return whether the other devices of the job may hold memory and wait for this one. No later job goes first."""
+    if member.job.gang is None:  # nearly all jobs; this is asked of each several times in a decision
+        return False
     waits = member.stage in (JobStage.WAITING, JobStage.UNMEASURED)
-    return waits and member.job.gang is not None and not (member.paused or member.over_quota)
+    return waits and not (member.paused or member.over_quota)
 
 
 def claim_blocker(pool: Pool) -> str | None:
