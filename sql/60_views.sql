@@ -14,7 +14,7 @@ as $$
                     from tensile.jobs as o where o.state = 'queued' and not o.pause_requested and not o.awaits_jobs) as j
             join tensile.owner_standings(array(select distinct o.owner_oid from tensile.jobs as o
                                                 where o.state = 'queued')) as s on s.owner_oid = j.owner_oid) as q
-   where q.job_id = any (jobs)
+   where q.job_id in (select unnest(queue_positions.jobs))  -- any (jobs) would compare each job with each
 $$;
 comment on function tensile.queue_positions(bigint[]) is
   'returns the place of each of these jobs among the queued jobs of all owners, from 1, if no job ended until then: the '
@@ -144,15 +144,15 @@ select q.place as position, j.job_id, j.model_name as model, coalesce(r.rolname,
             when intake.alive = 0 then 'a controller: none is alive'
             when j.installation <> (select tensile.installation())
               then 'nothing: it came with a copy of another database, and no controller of this database claims it'
-            when tensile.gang_words(j.job_id, j.devices, j.needs_bytes) is not null
+            -- the function takes a millisecond, and thousands of jobs may wait
+            when j.devices > 1 and tensile.gang_words(j.job_id, j.devices, j.needs_bytes) is not null
               then tensile.gang_words(j.job_id, j.devices, j.needs_bytes)
             when spent.day_s is not null
               then format('the next day, which begins at %s: its owner has used %s device-seconds today, and its quota is %s '
                           'a day', to_char(tensile.usage_day() + 1, 'YYYY-MM-DD "00:00 UTC"'),
                           round(spent.day_s::numeric, 1), spent.most_s)
-            when j.owner_oid = any ((select tensile.owners_at_limit(0))::oid[])
-              then format('one of its owner''s jobs to end: at most %s run at once',
-                          (select o.jobs_running from tensile.quota_of(j.owner_oid) as o))
+            when full_owners.owner_oid is not null
+              then format('one of its owner''s jobs to end: at most %s run at once', full_owners.jobs_running)
             when entering.jobs is not null
               then format('one of the %s jobs of its owner that are prepared, or wait for the device, to begin training: a '
                           'controller prepares at most %s jobs of one owner at once', entering.jobs, entering.most)
@@ -170,6 +170,9 @@ select q.place as position, j.job_id, j.model_name as model, coalesce(r.rolname,
     on q.job_id = j.job_id
   left join tensile.owners_entering() as entering on entering.owner_oid = j.owner_oid
   left join tensile.owners_spent() as spent on spent.owner_oid = j.owner_oid
+  left join (select o.owner_oid, q.jobs_running
+               from unnest((select tensile.owners_at_limit(0))) as o (owner_oid)
+              cross join lateral tensile.quota_of(o.owner_oid) as q) as full_owners on full_owners.owner_oid = j.owner_oid
   left join pg_catalog.pg_roles as r on r.oid = j.owner_oid and j.installation = (select tensile.installation())
  cross join tensile.intake() as intake
  cross join (select coalesce(sum(a.waiting), 0) as jobs from tensile.active_jobs() as a) as ahead

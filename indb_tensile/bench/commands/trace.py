@@ -2,7 +2,7 @@
 
     python -m indb_tensile.bench trace [--jobs 10 100 1000] [--devices gpu filled] [--seeds 3] [--load 0.9]
         [--excess 0.1] [--error 0.1] [--memory 1.3] [--time-scale 0.05] [--max-jobs 8] [--max-slowdown 3]
-        [--urgent 0.1] [--runnable 100] [--share ROWS.json] [--json]
+        [--urgent 0.1] [--runnable 100 1000] [--share ROWS.json] [--json]
 
 The real `decide()` is driven in virtual time (bench/harness/trace_scheduler_run.py), with the planner's trade-offs of
 six networks (trace_networks.py) and run times of Microsoft's Philly trace (trace_workload.py, which cites it). Rivals
@@ -20,11 +20,11 @@ the memory of the largest job without plans.
 A row has the medians over the seeds for one number of jobs, device and method; its figures are explained in
 trace_outcome.py. `decision_ms` is the processor's time of a call of `decide()` that plans, or in which a job comes or
 goes, without the planner's own time; `decision_most_ms` is the longest. For `--runnable` jobs that all arrive at once
-at a controller that takes them all, only the decisions are printed. The first line is the error of foretold
-throughput in rows of `bench share`, which then also is the default of `--error`. The targets come last, as medians of
-ratios for the same jobs with their range over the seeds. The trace has so few and so long jobs that the range is
-wide; compare settings on the same seeds, and on more of them than the default. The exit code is 0 also where targets
-are not met.
+at a controller that takes them all, only the decisions are printed, until ten jobs have ended. The first line is the
+error of foretold throughput in rows of `bench share`, which then also is the default of `--error`. The targets come
+last, as medians of ratios for the same jobs with their range over the seeds. The trace has so few and so long jobs
+that the range is wide; compare settings on the same seeds, and on more of them than the default. The exit code is 0
+also where targets are not met.
 """
 
 import argparse
@@ -145,10 +145,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for row in summary(case, rows, outcomes):
             print(json.dumps(row) if options.json else _line(row), flush=True)
         targets += [replace(bar, text=f"{case.device}, {case.jobs.jobs} jobs: {bar.text}") for bar in bars(rows)]
-    if options.runnable:
-        row = runnable_row(_case(options, options.devices[0], options.runnable, _ERROR if error is None else error))
+    for runnable in filter(None, options.runnable):
+        row = runnable_row(_case(options, options.devices[0], runnable, _ERROR if error is None else error))
         print(json.dumps(row) if options.json else _decision_line(row), flush=True)
-        text = f"longest decision about {options.runnable} runnable jobs in ms"
+        text = f"longest decision about {runnable} runnable jobs in ms"
         targets.append(Bar(text=text, values=(row["decision_most_ms"],), limit=DECISION_BAR_MS))
     if not options.json:
         print(*(bar.line() for bar in targets), sep="\n")
@@ -187,7 +187,7 @@ def runnable_row(case: TraceCase) -> Row:
     count = case.jobs.jobs
     jobs = tuple(replace(job, arrival_ns=0.0) for job in case.draw())
     pool = replace(case.pool(Sharing.COMPLETION), max_jobs=count, entering_jobs=count, spare_trainers=count)
-    outcome = run_admission(pool, jobs, case.true_device(), most_ends=max(1, count // 10))
+    outcome = run_admission(pool, jobs, case.true_device(), most_ends=max(1, min(10, count // 10)))
     return {
         "device": case.device,
         "runnable": count,
@@ -251,7 +251,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--max-jobs", type=whole(), default=8, help="jobs that a controller claims at a time")
     parser.add_argument("--max-slowdown", type=number(1.0), default=3.0, help="as the controller's setting")
     parser.add_argument("--urgent", type=portion, default=0.1, help="share of the jobs with a higher priority")
-    parser.add_argument("--runnable", type=whole(0), default=100, help="jobs at once for decision times; 0: none")
+    parser.add_argument(
+        "--runnable", nargs="+", type=whole(0), default=[100], metavar="N", help="jobs at once; 0: none"
+    )
     parser.add_argument("--share", type=Path, metavar="FILE", help="rows that bench share --json printed")
     parser.add_argument("--json", action="store_true", help="print one JSON object per line")
     return parser

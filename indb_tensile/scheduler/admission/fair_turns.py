@@ -10,6 +10,7 @@ event comes that may change which jobs the fair schedule has, or how long they t
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from indb_tensile.job import JobId
 from indb_tensile.scheduler.admission.decision import Decision
 from indb_tensile.scheduler.admission.pool import JobStage, Member, Pool
 from indb_tensile.scheduler.admission.trainer_assignment import holds_queue, is_waiting_rank
@@ -47,17 +48,24 @@ def settle(decision: Decision) -> None:
     if not work_ns:
         return
     left_ns, ends_ns = advance(_shares(pool), work_ns)
-    members = tuple(
-        replace(
-            m,
-            fair_left=left_ns[m.job.job] / m.alone_ns,
-            fair_end_ns=pool.fair_clock_ns + ends_ns[m.job.job] if m.job.job in ends_ns else None,
-        )
-        if m.job.job in left_ns
-        else m
-        for m in pool.members
-    )
+    members = tuple(_settled(m, left_ns, ends_ns, pool.fair_clock_ns) for m in pool.members)
     decision.pool = replace(pool, members=members, fair_clock_ns=pool.fair_clock_ns + work_ns, fair_due_ns=0.0)
+
+
+def _settled(
+    member: Member, left_ns: Mapping[JobId, float], ends_ns: Mapping[JobId, float], clock_ns: float
+) -> Member:
+    """Return the member with what the fair schedule has left of it, and with its fair end if it has one now.
+
+    An owner's jobs of lower priorities stay as they are. To make a new member takes as long as all else here.
+    """
+    job = member.job.job
+    if job not in left_ns:
+        return member
+    left, end_ns = left_ns[job] / member.alone_ns, clock_ns + ends_ns[job] if job in ends_ns else None
+    if left == member.fair_left and end_ns == member.fair_end_ns:
+        return member
+    return replace(member, fair_left=left, fair_end_ns=end_ns)
 
 
 def enter(decision: Decision, member: Member) -> Member:
