@@ -33,6 +33,7 @@ def test_every_contender_has_a_row_and_the_exact_sum_has_the_bits_of_one_device(
             several = row["ranks"] > 1
             assert (row["first_exchange_ms"] > 0, row["exchange_ms"] > 0) == (several, several)
             assert row["first_foretold_ms"] > 0
+            assert row["late_ms"] >= 0
 
 
 def test_one_rank_has_nothing_to_add_up_and_more_have_both_sums_with_as_much_memory_and_less() -> None:

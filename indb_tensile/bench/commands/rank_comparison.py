@@ -24,13 +24,14 @@ Each row has:
 - `peak_bytes`: the most memory of a rank in a step; of DDP from the events of torch's allocator, with parameters,
   state and buckets and without the batch, of ours from the ledger, with the whole batch. `budget_bytes` is what the
   plan was made for. A budget below `floor_bytes`, under which no plan goes, is raised to it.
-- `foretold_ms` is the simulator's forecast from the latencies of the turn before, exchanges among them, and
-  `forecast_error` how far the measured time is from it, the median of the rounds.
+- `foretold_ms` is the simulator's forecast of all ranks together from the latencies of the turn before, exchanges
+  among them, and `forecast_error` how far the measured time is from it, the median of the rounds.
 - `first_foretold_ms` and `first_forecast_error` are the same for the first forecast, from what is known before the
   ranks exchange anything: operators that were measured without other ranks, and the measured speed of the network.
   Both are measured again before each turn, so that a machine that becomes slower counts for neither.
-  `first_exchange_ms` is what all exchanges of an iteration were then foretold to take, and `exchange_ms` what they
-  took, a part of it beside the backward pass.
+  `first_exchange_ms` is what all exchanges of an iteration were then foretold to take, without operators beside
+  them, and `exchange_ms` what they took, a part of it beside the backward pass. `late_ms` is how long a rank waited
+  in them for another one.
 - `equal_ranks`: whether all ranks end with the same parameters and buffers, bit for bit. DDP's do not if the network
   has batch normalisation. `exact_bits`: whether these are the bits of one device with the same parts; only `exact`
   promises that.
@@ -68,6 +69,7 @@ from indb_tensile.bench.harness.rank_contenders import (
 from indb_tensile.bench.harness.rank_team import RankTeam
 from indb_tensile.bench.harness.rows import stamped
 from indb_tensile.executor.capture.rank_share import Reduce
+from indb_tensile.scheduler.timing.simulate_ranks import RankRun, simulate_ranks, without_waits
 
 Row = dict[str, Any]
 
@@ -207,9 +209,9 @@ def _bits_only(source: SubjectSource, options: RankOptions) -> Iterator[Row]:
 def _figures(entry: _Entry, entries: Sequence[_Entry], batch: int) -> Row:
     (parallel,) = (e for e in entries if e.team is entry.team and e.method.name == DDP)
     foretold = [
-        (max(predictions), time_ns)
+        (_together_ns(runs), time_ns)
         for turns, time_ns in zip(entry.rounds, entry.times_ns, strict=True)
-        if (predictions := [turn.predicted_ns for turn in turns if turn.predicted_ns is not None])
+        if (runs := without_waits([turn.before for turn in turns if turn.before is not None]))
     ]
     time_ns = median(entry.times_ns)
     return (
@@ -229,20 +231,37 @@ def _figures(entry: _Entry, entries: Sequence[_Entry], batch: int) -> Row:
 
 
 def _first_figures(entry: _Entry) -> Row:
-    """Return how far the first forecast was from what was measured. That of the slowest rank counts."""
+    """Return how far the first forecast was from what was measured, and the time of all exchanges of an iteration.
+
+    `exchange_ms` has the measured exchanges without waits for other ranks, and `late_ms` these waits of the rank that
+    waits for the longest time.
+    """
     rounds = [[turn.first for turn in turns if turn.first is not None] for turns in entry.rounds]
-    names = ("first_foretold_ms", "first_forecast_error", "first_exchange_ms", "exchange_ms")
+    measured = [[turn.measured for turn in turns if turn.measured is not None] for turns in entry.rounds]
+    names = ("first_foretold_ms", "first_forecast_error", "first_exchange_ms", "exchange_ms", "late_ms")
     if not all(rounds):
         return dict.fromkeys(names)
-    foretold_ns = [max(first.iteration_ns for first in ranks) for ranks in rounds]
+    foretold_ns = [_together_ns(ranks) for ranks in rounds]
     errors = [time_ns / ns - 1 for time_ns, ns in zip(entry.times_ns, foretold_ns, strict=True)]
+    exchanged_ns = [_exchanges_ns(without_waits(ranks)) for ranks in measured]
     figures = (
         round(median(foretold_ns) / 1e6, 2),
         round(median(errors), 3),
-        round(median(max(first.exchange_ns for first in ranks) for ranks in rounds) / 1e6, 2),
-        round(median(max(first.measured_ns for first in ranks) for ranks in rounds) / 1e6, 2),
+        round(median(map(_exchanges_ns, rounds)) / 1e6, 2),
+        round(median(exchanged_ns) / 1e6, 2),
+        round(median(map(_exchanges_ns, measured)) / 1e6 - median(exchanged_ns) / 1e6, 2),
     )
     return dict(zip(names, figures, strict=True))
+
+
+def _together_ns(runs: Sequence[RankRun]) -> int:
+    """Return the time of an iteration of these ranks together."""
+    return max(own.forecast.iteration_ns for own in simulate_ranks(runs))
+
+
+def _exchanges_ns(runs: Sequence[RankRun]) -> int:
+    """Return the time of all exchanges of an iteration, of the rank with the longest."""
+    return max(sum(time.alone_ns for time in run.exchanges) for run in runs)
 
 
 def _common(entry: _Entry) -> Row:
@@ -288,7 +307,8 @@ def _line(row: Row) -> str:
         f"at first {row['first_foretold_ms']} ms ({row['first_forecast_error']:+.1%})"
     )
     exchanges = (
-        f"; exchanges {row['exchange_ms']} ms, at first foretold {row['first_exchange_ms']} ms"
+        f"; exchanges {row['exchange_ms']} ms and waits for the other ranks {row['late_ms']} ms, at first foretold "
+        f"{row['first_exchange_ms']} ms"
         if row["exchange_ms"]
         else ""
     )

@@ -31,23 +31,27 @@ from indb_tensile.bench.harness.trial import RATE, StepTrial, TrainingSubject, c
 from indb_tensile.executor.capture.passes import Passes
 from indb_tensile.executor.capture.rank_share import RankShare, Reduce
 from indb_tensile.executor.capture.step_capture import CapturedStep, capture_training
-from indb_tensile.executor.ranks.exchange_traffic import awaiting_signatures, latencies_on_network
+from indb_tensile.executor.ranks.exchange_traffic import exchanges_on_network
 from indb_tensile.executor.ranks.network_measurement import measure_network
 from indb_tensile.executor.ranks.rank_connection import join_ranks
 from indb_tensile.executor.ranks.rank_group import RankGroup
 from indb_tensile.executor.ranks.step_exchange import exchanging, measuring
 from indb_tensile.executor.run.placer import Placer
+from indb_tensile.scheduler.exchange_times import ExchangeTime
 from indb_tensile.scheduler.link import FREE_COPIES, CopyLoss, Link
 from indb_tensile.scheduler.memory.peak import floor, vanilla_peak
 from indb_tensile.scheduler.plan import Infeasible
-from indb_tensile.scheduler.planner import JobPlan, foresee, plan_jobs
+from indb_tensile.scheduler.planner import JobPlan, plan_jobs
 from indb_tensile.scheduler.timing.machines import REFERENCE
 from indb_tensile.scheduler.timing.network_times import GangNetwork
+from indb_tensile.scheduler.timing.simulate import JobRun
+from indb_tensile.scheduler.timing.simulate_ranks import RankRun
 
 DDP, DDP_ZERO = "DDP", "DDP, ZeRO"
 WARM_ITERATIONS = 1
 _MEETING_S, _TIMEOUT_S = 600.0, 600.0
 _LINK_ITERATIONS = 3
+_HOST = "localhost"
 
 
 class SubjectSource(Protocol):
@@ -87,28 +91,18 @@ class RankMethod:
 class RankTurn:
     """One turn of one rank. Times and bytes are those of one iteration.
 
-    `predicted_ns` is the simulator's for the latencies of the turn before; None for DDP and in a first turn. `first`
-    is what was foretold before anything was exchanged, with the measured time of all exchanges; None for DDP.
+    `before` is what an iteration is foretold from with the latencies of the turn before; None for DDP and in a first
+    turn. `first` has it as known before anything was exchanged, and `measured` as measured in this turn; None for
+    DDP. From those of all ranks the simulator foretells their time together.
     """
 
     step_ns: float
     sent_bytes: int
     digest: str
     peak_bytes: int
-    predicted_ns: int | None = None
-    first: "FirstForecast | None" = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FirstForecast:
-    """The simulator's time of an iteration from operators that were measured without other ranks, and from transfers.
-
-    `exchange_ns` is what its exchanges were foretold to take in all, and `measured_ns` what they took.
-    """
-
-    iteration_ns: int
-    exchange_ns: int
-    measured_ns: int
+    before: RankRun | None = None
+    first: RankRun | None = None
+    measured: RankRun | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,14 +232,8 @@ class PlannedRank:
 
     def turn(self, name: str, iterations: int) -> RankTurn:
         """Measure what a first forecast is made from, and run a turn of that plan from the initial state."""
-        first_ns, copy_loss = self._first_latencies()
-        turn = self._run(name, iterations)
-        first = FirstForecast(
-            iteration_ns=self._predicted(self._plans[name], first_ns, copy_loss),
-            exchange_ns=self._exchange_ns(first_ns),
-            measured_ns=self._exchange_ns(self._latency_ns[name]),
-        )
-        return replace(turn, first=first)
+        first = self._first_run(self._plans[name])
+        return replace(self._run(name, iterations), first=first)
 
     def _run(self, name: str, iterations: int) -> RankTurn:
         plan = self._plans[name]
@@ -260,7 +248,6 @@ class PlannedRank:
         measured = self._trial.runner.measured()
         assert measured is not None
         latency_ns = self._latency_ns.get(name)
-        predicted = None if latency_ns is None else self._predicted(plan, latency_ns)
         self._latency_ns[name] = measured.latency_ns
         exported = {key: value for key, value in self._trial.state.export().items() if key in self._names}
         return RankTurn(
@@ -268,7 +255,8 @@ class PlannedRank:
             sent_bytes=sent,
             digest=_digest(exported),
             peak_bytes=measured.peak_bytes,
-            predicted_ns=predicted,
+            before=None if latency_ns is None else self._measured_run(plan, latency_ns),
+            measured=self._measured_run(plan, measured.latency_ns),
         )
 
     def close(self) -> None:
@@ -291,29 +279,26 @@ class PlannedRank:
         assert not isinstance(plans, Infeasible)  # no budget here is below the floor
         return plans[0]
 
-    def _first_latencies(self) -> tuple[tuple[int, ...], CopyLoss]:
-        """Return the latencies as measured before anything is exchanged, on this machine as it is now.
-
-        Beside them, return what copies cost operators if several ranks compute at once.
-        """
+    def _first_run(self, plan: JobPlan) -> RankRun:
+        """Return this rank's step as measured before anything is exchanged, on this machine as it is now."""
         with measuring(self._ranks, self._share.rank):
             _, latency_ns = calibrated_step(self._step)
         if self._ranks == 1:
-            return latency_ns, FREE_COPIES
+            return RankRun(run=self._job_run(plan, latency_ns), exchanges=(), link=self.link)
         times = measure_network(self._group, copies=True)
-        network = GangNetwork(hosts=("localhost",) * self._ranks, times=times)
-        return latencies_on_network(self._step, latency_ns, self._share, network, {}), times.copy_loss
+        network = GangNetwork(hosts=(_HOST,) * self._ranks, times=times)
+        own_ns, exchanges = exchanges_on_network(self._step, latency_ns, self._share, network, {})
+        run = self._job_run(plan, own_ns, times.copy_loss)
+        return RankRun(run=run, exchanges=exchanges, link=self.link, host=_HOST)
 
-    def _exchange_ns(self, latency_ns: tuple[int, ...]) -> int:
-        """Return the time of all exchanges of an iteration."""
-        waiting = awaiting_signatures(self._step)
+    def _measured_run(self, plan: JobPlan, latency_ns: tuple[int, ...]) -> RankRun:
+        """Return this rank's step with these latencies, which have in them what exchanges and copies cost."""
         operators = zip(self._step.graph.operators, latency_ns, strict=True)
-        return sum(ns for operator, ns in operators if operator.signature in waiting)
+        exchanges = tuple(ExchangeTime.free(ns) for operator, ns in operators if operator.awaits is not None)
+        return RankRun(run=self._job_run(plan, latency_ns), exchanges=exchanges, link=self.link, host=_HOST)
 
-    def _predicted(self, plan: JobPlan, latency_ns: tuple[int, ...], copy_loss: CopyLoss = FREE_COPIES) -> int:
-        foreseen = replace(workload(self._step, latency_ns), copy_loss=copy_loss)
-        (again,) = foresee([foreseen], [plan], link=self.link)
-        return again.forecast.iteration_ns
+    def _job_run(self, plan: JobPlan, latency_ns: tuple[int, ...], copy_loss: CopyLoss = FREE_COPIES) -> JobRun:
+        return JobRun(graph=self._step.graph, plan=plan.plans[0], latency_ns=latency_ns, copy_loss=copy_loss)
 
 
 class RankContenders:

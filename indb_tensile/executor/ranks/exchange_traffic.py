@@ -81,7 +81,23 @@ def latencies_on_network(
     that run beside a foretold exchange take longer by what it takes of their processor. With a measured exchange that
     is in their latencies.
     """
-    foretold_ns = []
+    own_ns, exchanges = exchanges_on_network(step, latency_ns, share, network, known)
+    return beside_each_other(step.graph, own_ns, dict(enumerate(exchanges)))
+
+
+def exchanges_on_network(
+    step: CapturedStep,
+    latency_ns: Sequence[int],
+    share: RankShare,
+    network: GangNetwork,
+    known: Mapping[str, tuple[int, int]],
+) -> tuple[tuple[int, ...], tuple[ExchangeTime, ...]]:
+    """Return the latencies of the step's operators without exchanges beside them, and the time of each exchange.
+
+    The arguments are those of `latencies_on_network`. An operator that exchanges at once has the network's time in
+    its latency.
+    """
+    own_ns = []
     exchanges: dict[int, ExchangeTime] = {}
     for own, operator, ns in zip(step.steps, step.graph.operators, latency_ns, strict=True):
         call, time = own.kernel, ExchangeTime.free(ns)
@@ -92,10 +108,10 @@ def latencies_on_network(
                 if measured is None
                 else ExchangeTime.free(measured[0])
             )
-        foretold_ns.append(time.alone_ns)
+        own_ns.append(time.alone_ns)
         if operator.awaits is not None:
             exchanges[operator.awaits] = time
-    return beside_each_other(step.graph, foretold_ns, exchanges)
+    return tuple(own_ns), tuple(time for _, time in sorted(exchanges.items(), key=lambda item: item[0]))
 
 
 def transfers_of(step: CapturedStep, call: Call, share: RankShare) -> list[Transfer]:
