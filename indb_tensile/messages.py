@@ -14,6 +14,7 @@ from indb_tensile.device.round_member import Seat
 from indb_tensile.errors import InvariantError, TensileError
 from indb_tensile.job import Blame, ClaimedJob, JobId, Phase, Slot
 from indb_tensile.scheduler.graph import StepGraph
+from indb_tensile.scheduler.link import FREE_COPIES, CopyLoss
 from indb_tensile.scheduler.outgrown_operator import OutgrownOperator
 from indb_tensile.scheduler.plan import Plan
 
@@ -106,7 +107,8 @@ class Captured(Message, frozen=True, kw_only=True):
     `latency_ns[g][k]` is the best estimate for operator k of graph g. `unknown` counts the operators whose workspace
     has never been measured on this kind of device; if it is above 0, the controller orders a calibration. `steps` is
     the work of the whole training in training steps, of which an evaluation is a fraction. A job that `alternates`
-    has full batches of several shapes, each with a graph of its own.
+    has full batches of several shapes, each with a graph of its own. `copy_loss` is what copies cost operators, if
+    that is not in the latencies.
     """
 
     job: JobId
@@ -115,6 +117,7 @@ class Captured(Message, frozen=True, kw_only=True):
     unknown: int
     steps: float = 1.0
     alternates: bool = False
+    copy_loss: CopyLoss = FREE_COPIES
 
 
 class Calibrated(Message, frozen=True, kw_only=True):
@@ -128,6 +131,7 @@ class Calibrated(Message, frozen=True, kw_only=True):
     graphs: tuple[StepGraph, ...]
     latency_ns: tuple[tuple[int, ...], ...]
     overflow_bytes: int = 0
+    copy_loss: CopyLoss = FREE_COPIES
 
 
 class Corrected(Message, frozen=True, kw_only=True):

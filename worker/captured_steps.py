@@ -13,6 +13,7 @@ from indb_tensile.catalog import plans, predictors
 from indb_tensile.catalog.connection import Connection, Session
 from indb_tensile.catalog.plans import OpMeasurement
 from indb_tensile.device.backend import CPU, EMULATED, kind_of, speed_of
+from indb_tensile.errors import InvariantError
 from indb_tensile.executor.capture.allocation_script import AllocationScript
 from indb_tensile.executor.capture.optimizer import OptimizerSettings
 from indb_tensile.executor.capture.passes import Passes
@@ -29,6 +30,7 @@ from indb_tensile.executor.capture.stored_capture import capture_key
 from indb_tensile.executor.latency.calibrate import add_scripts, apply_known, calibrate, unknown_signatures
 from indb_tensile.executor.latency.latency_predictor import Predictor, predict_latencies, read_predictor
 from indb_tensile.executor.ranks.exchange_traffic import copy_loss_of, latencies_on_network, stored_signatures
+from indb_tensile.executor.ranks.foretold_rank import foretold_rank
 from indb_tensile.executor.ranks.step_exchange import measuring
 from indb_tensile.executor.run.precision import with_precision
 from indb_tensile.executor.run.state import HOST
@@ -38,10 +40,12 @@ from indb_tensile.learning.length_buckets import LengthBuckets
 from indb_tensile.learning.preparation import Prepared
 from indb_tensile.scheduler.exchange_times import blocking_ns
 from indb_tensile.scheduler.graph import StepGraph
-from indb_tensile.scheduler.link import CopyLoss
+from indb_tensile.scheduler.link import CopyLoss, Link
 from indb_tensile.scheduler.outgrown_operator import OutgrownOperator
+from indb_tensile.scheduler.plan import Plan
 from indb_tensile.scheduler.timing.network_times import GangNetwork
 from indb_tensile.scheduler.timing.operator_features import write_description
+from indb_tensile.scheduler.timing.simulate_ranks import RankRun
 
 from .capture_files import CaptureFiles
 
@@ -160,6 +164,14 @@ class CapturedSteps:
     def copy_loss(self) -> CopyLoss:
         """What copies cost operators beside them, if it is not in the latencies."""
         return copy_loss_of(self.captured, self._network, self._known)
+
+    def rank_run(self, plan: Plan, *, link: Link, host: str) -> RankRun:
+        """Return a rank on this host that runs the training step under the plan, as this one would."""
+        step = self.captured[0]
+        if self._share is None or self._network is None:
+            raise InvariantError("a training on one device has no other ranks to be foretold with")
+        own_ns = self._own_latency(step)
+        return foretold_rank(step, plan, own_ns, self._share, self._network, self._known, link=link, host=host)
 
     @property
     def totals_ns(self) -> list[int]:
@@ -285,11 +297,14 @@ class CapturedSteps:
         self._known |= measured
         self.captured = apply_known(self.captured, self._known)
 
-    def _latency(self, step: CapturedStep) -> tuple[int, ...]:
+    def _own_latency(self, step: CapturedStep) -> tuple[int, ...]:
         pairs = zip(step.graph.operators, self._predicted(step), strict=True)
-        own_ns = tuple(
+        return tuple(
             self._known[o.signature][0] if o.signature in self._known else prediction for o, prediction in pairs
         )
+
+    def _latency(self, step: CapturedStep) -> tuple[int, ...]:
+        own_ns = self._own_latency(step)
         if self._share is None or self._network is None:
             return own_ns
         return latencies_on_network(step, own_ns, self._share, self._network, self._known)

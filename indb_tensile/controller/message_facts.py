@@ -54,6 +54,7 @@ def fact(trainer: TrainerId, message: Message) -> Event | None:  # noqa: C901 - 
                 unknown=message.unknown,
                 steps=message.steps,
                 alternates=message.alternates,
+                copy_loss=message.copy_loss,
             )
         case Calibrated():
             return Calibration(
@@ -61,6 +62,7 @@ def fact(trainer: TrainerId, message: Message) -> Event | None:  # noqa: C901 - 
                 graphs=message.graphs,
                 latency_ns=message.latency_ns,
                 overflow_bytes=message.overflow_bytes,
+                copy_loss=message.copy_loss,
             )
         case Corrected(number=number, graphs=graphs, outgrown=outgrown):
             return Correction(trainer=trainer, number=number, graphs=graphs, outgrown=outgrown)

@@ -6,10 +6,12 @@ import pytest
 
 from indb_tensile.catalog.rank_memory import load_memory, save_memory
 from indb_tensile.controller.records import CatalogRecords
+from indb_tensile.device.backend import kind_of
 from indb_tensile.device.trainer_footprint import FIRST_NCCL_BYTES
 from indb_tensile.job import ClaimedJob
 from tests.catalog.enqueue import enqueue
 from tests.conftest import Database
+from worker.serving.store import Store
 
 pytestmark = [pytest.mark.postgres, pytest.mark.clears_database]
 
@@ -77,3 +79,12 @@ def test_rank_is_claimed_with_the_memory_of_its_connection(
             (0, expected_bytes),
             (1, expected_bytes),
         ]
+
+
+@pytest.mark.parametrize("by_nccl", [False, True])
+def test_explanations_know_the_memory_of_a_connection(database: Database, by_nccl: bool) -> None:
+    with closing(Store(database.dsn("tensile_worker"), "test", "cpu", by_nccl=by_nccl)) as store:
+        assert store.connection_bytes(2) == (FIRST_NCCL_BYTES if by_nccl else 0)
+        with database.connect("tensile_worker") as worker:
+            save_memory(worker, kind_of("cpu", 1), 2, 500)
+        assert store.connection_bytes(2) == (500 if by_nccl else 0)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from indb_tensile.config import GIB
 from indb_tensile.errors import RequestError
 from indb_tensile.executor.capture.optimizer import OptimizerSettings
 from indb_tensile.executor.capture.passes import Passes
@@ -14,9 +15,10 @@ from indb_tensile.executor.capture.step_capture import CapturedStep, capture_tra
 from indb_tensile.executor.ranks.exchange_traffic import awaiting_signatures
 from indb_tensile.scheduler.timing.network_times import GangNetwork
 from indb_tensile.scheduler.timing.simulate import Forecast
+from indb_tensile.sizes import size
 from tests.executor.ranks.counting_group import make_exchanges
 from tests.scheduler.timing.networks import network_of
-from tests.service.test_explain import SPEC, FakeCatalog, explain
+from tests.service.test_explain import SMALL, SPEC, FakeCatalog, explain
 from worker.serving.exchange_outline import ExchangeOutline, TimeSource
 
 ROWS = 12
@@ -113,6 +115,16 @@ def test_explanation_before_such_a_training_has_the_time_of_the_network() -> Non
     assert "whose time on the network is not known before 2 such devices have met" in unknown[-1]["note"]
     assert "foretold to run beside computation, by the measured speed of the network" in slow[-1]["note"]
     assert all(row["iteration_ms"] < 1_000 < later["iteration_ms"] for row, later in zip(unknown, slow, strict=True))
+
+
+def test_memory_of_the_connection_is_kept_free_beside_the_plan() -> None:
+    small = replace(SPEC, architecture=SMALL, hyperparams={"batch_size": 64}, devices=2)
+    enough, short = explain(small), explain(small, connection_bytes=GIB - 4096)
+    kept = f"{size(GIB - 4096)} of each device are kept free for NCCL, beside the memory of the plan"
+    assert (kept in enough[-1]["note"], kept in short[-1]["note"]) == (False, True)
+    assert ([row["starts_now"] for row in enough], [row["starts_now"] for row in short]) == ([None] * 3, [False] * 3)
+    assert f"more than the device's budget of {size(4096)}" in short[-1]["note"]
+    assert "NCCL" not in explain(replace(small, devices=1), connection_bytes=GIB - 4096)[-1]["note"]
 
 
 def test_explanation_refuses_more_devices_than_a_batch_has_parts() -> None:

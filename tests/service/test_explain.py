@@ -70,6 +70,7 @@ def explain(
     device: str = "cpu",
     columns: list[ColumnSummary] = COLUMNS,
     gang: GangNetwork | None = None,
+    connection_bytes: int = 0,
 ) -> list[dict[str, Any]]:
     settings = Settings(
         device=device,
@@ -84,6 +85,7 @@ def explain(
         settings,
         lambda: outlook,
         gang_network=lambda devices: gang,
+        connection_bytes=lambda devices: connection_bytes,
     )
     request = Explain(spec=spec, columns=columns, rows=rows, limit_bytes=limit_bytes, budget_bytes=budget_bytes)
     return explainer.explain(request)

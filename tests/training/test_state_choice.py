@@ -11,7 +11,10 @@ from indb_tensile.job import JobId
 from indb_tensile.scheduler.graph import Operator, Role, Stage, StepGraph, Tensor, TensorId
 from indb_tensile.scheduler.link import FREE_COPIES, CopyLoss, Link
 from indb_tensile.scheduler.memory.peak import liveness_peak
+from indb_tensile.scheduler.plan import Plan
 from indb_tensile.scheduler.policies import DEFAULT_POLICY
+from indb_tensile.scheduler.timing.simulate import JobRun
+from indb_tensile.scheduler.timing.simulate_ranks import RankRun
 from worker.training.state_choice import StateChoice, choose_state, tell_state
 
 SLOW = Link(out_bytes_per_s=1_000_000, in_bytes_per_s=1_000_000)
@@ -56,12 +59,16 @@ class Steps:
     def latency_ns(self) -> tuple[tuple[int, ...], ...]:
         return ((1000, 1000, 1000 + self.exchange_ns),)
 
+    def rank_run(self, plan: Plan, *, link: Link, host: str) -> RankRun:
+        (graph,), (latency_ns,) = self.graphs, self.latency_ns
+        run = JobRun(graph=graph, plan=plan, latency_ns=latency_ns, copy_loss=self.copy_loss)
+        return RankRun(run=run, exchanges=(), link=link, host=host)
+
 
 def choice(
     whole_bytes: int,
     divided_bytes: int,
-    budget_bytes: int,
-    *,
+    *budgets_bytes: int,
     exchange_ns: int = 10,
     link: Link = SLOW,
     copy_loss: CopyLoss = FREE_COPIES,
@@ -70,7 +77,7 @@ def choice(
         JobId(1),
         Steps(state_bytes=whole_bytes, copy_loss=copy_loss),
         lambda: Steps(state_bytes=divided_bytes, exchange_ns=exchange_ns, copy_loss=copy_loss),
-        budget_bytes=budget_bytes,
+        budgets=[("here", size_bytes) for size_bytes in budgets_bytes],
         link=link,
         policy=DEFAULT_POLICY,
     )
@@ -92,6 +99,19 @@ def test_the_state_is_divided_where_the_whole_state_would_have_to_be_swapped() -
     assert (too_large.divides, too_large.whole_ns, too_large.divided_ns) == (False, None, None)
     only_divided = choice(STATE_BYTES, divided_bytes, 2 * PARAMETER_BYTES + ACTIVATION_BYTES)
     assert (only_divided.divides, only_divided.whole_ns) == (True, None)
+
+
+def test_the_slowest_device_of_all_decides() -> None:
+    """The whole state has to be swapped on the second device alone, whatever the first one has."""
+    divided_bytes = STATE_BYTES // 2
+    tight_bytes = liveness_peak(Steps(state_bytes=divided_bytes).graphs[0])
+    enough_bytes = liveness_peak(Steps(state_bytes=STATE_BYTES).graphs[0])
+    alone, both = (
+        choice(STATE_BYTES, divided_bytes, tight_bytes),
+        choice(STATE_BYTES, divided_bytes, enough_bytes, tight_bytes),
+    )
+    assert both == alone
+    assert both.divides
 
 
 def test_the_state_stays_whole_where_dividing_saves_no_time() -> None:

@@ -54,6 +54,7 @@ def main() -> int:
                     store.outlook,
                     store.network,
                     store.gang_network,
+                    store.connection_bytes,
                 )
             ).answer,
         )

@@ -41,6 +41,7 @@ class ExchangeOutline:
     total_ns: int
     hidden_ns: int
     source: TimeSource
+    connection_bytes: int = 0
 
     @classmethod
     def of(
@@ -51,10 +52,12 @@ class ExchangeOutline:
         share: RankShare,
         network: GangNetwork | None,
         known: Container[str],
+        connection_bytes: int = 0,
     ) -> "ExchangeOutline":
         """Return the outline of a training step. `known` are the signatures of stored measurements.
 
-        Without a `forecast`, as there is no plan, nothing is foretold to be hidden.
+        Without a `forecast`, as there is no plan, nothing is foretold to be hidden. `connection_bytes` of each device
+        are kept free for the connection.
         """
         exchanges = exchanges_of(step)
         waits = [
@@ -71,11 +74,19 @@ class ExchangeOutline:
             total_ns=total_ns,
             hidden_ns=max(0, total_ns - late_ns),
             source=_source([signature for signature, _ in waits], network, known),
+            connection_bytes=connection_bytes,
         )
 
     @property
     def text(self) -> str:
         """The outline in words."""
+        if not self.connection_bytes:
+            return self._exchanges
+        kept = f"{size(self.connection_bytes)} of each device are kept free for NCCL"
+        return f"{self._exchanges}; {kept}, beside the memory of the plan"
+
+    @property
+    def _exchanges(self) -> str:
         reduce = f'"reduce": "{self.share.reduce}"'
         sends = (
             f"each of {self.share.ranks} devices sends about {size(self.sent_bytes)} to the others in an iteration, "

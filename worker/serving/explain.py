@@ -19,6 +19,7 @@ from indb_tensile.executor.capture.rank_share import RankShare, Reduce, divide_p
 from indb_tensile.executor.capture.step_capture import CapturedStep, capture_evaluation, capture_training
 from indb_tensile.executor.latency.latency_predictor import Predictor, predict_latencies
 from indb_tensile.executor.ranks.exchange_traffic import copy_loss_of, latencies_on_network, stored_signatures
+from indb_tensile.executor.ranks.foretold_rank import foretold_rank
 from indb_tensile.executor.run.precision import with_precision
 from indb_tensile.job import JobId
 from indb_tensile.learning.registered_network import RegisteredNetwork
@@ -33,6 +34,7 @@ from indb_tensile.scheduler.planner import JobPlan, Workload, foresee, least_byt
 from indb_tensile.scheduler.score import Baseline, baselines, score
 from indb_tensile.scheduler.timing.network_times import GangNetwork
 from indb_tensile.scheduler.timing.simulate import Forecast
+from indb_tensile.scheduler.timing.simulate_ranks import simulate_ranks
 from indb_tensile.scheduler.trade_offs import trade_offs
 from indb_tensile.sizes import size
 
@@ -124,14 +126,17 @@ class Explainer:
         outlook: Callable[[], Outlook | None] = lambda: None,
         network: FindNetwork = lambda architecture, owner_oid: None,
         gang_network: FindGangNetwork = lambda devices: None,
+        connection_bytes: Callable[[int], int] = lambda devices: 0,
     ) -> None:
         """`outlook` returns what the jobs on the device still need, or None if that is not known.
 
         `network` returns the registered network of an architecture that this owner may use, or None if it has none.
-        `gang_network` returns the network between so many devices of this kind.
+        `gang_network` returns the network between so many devices of this kind, and `connection_bytes` what the
+        connection between them takes of each device, outside every plan.
         """
         self._network = network
         self._gang_network = gang_network
+        self._connection_bytes = connection_bytes
         self._outlook = outlook
         self._measured = measured
         self._predictor = predictor
@@ -154,12 +159,16 @@ class Explainer:
         gang = None if share is None else self._gang_network(share.ranks)
         measured = self._measured(_signatures(steps).union(stored_signatures(steps, gang).values()))
         predictor = self._predictor()
-        workload = _workload(steps, measured, predictor, share, gang)
+        own_ns = _own_latencies(steps, measured, predictor)
+        workload = _workload(steps, own_ns, measured, share, gang)
+        connection_bytes = 0 if share is None else self._connection_bytes(share.ranks)
         outlook = self._outlook()
         lent_bytes = 0 if outlook is None else outlook.lent_bytes  # these are free as soon as a job needs them
         room = _Room(
-            free_bytes=None if request.budget_bytes is None else request.budget_bytes + lent_bytes,
-            whole_bytes=self._budget_bytes,
+            free_bytes=(
+                None if request.budget_bytes is None else max(0, request.budget_bytes + lent_bytes - connection_bytes)
+            ),
+            whole_bytes=self._budget_bytes - connection_bytes,
             limit_bytes=request.limit_bytes,
             region_bytes=self._region_bytes,
         )
@@ -174,12 +183,17 @@ class Explainer:
         own = rows[-1]
         start, exchanged = None, ""
         if share is not None:
-            plan = outcomes[-1].answer
-            forecast = None if isinstance(plan, Infeasible) else plan.forecast
-            exchanged = ExchangeOutline.of(steps[0], workload.latency_ns[0], forecast, share, gang, measured).text
-            for row in rows:
+            forecasts = [
+                self._together(steps[0], own_ns[0], outcome.answer, share, gang, measured) for outcome in outcomes
+            ]
+            exchanged = ExchangeOutline.of(
+                steps[0], workload.latency_ns[0], forecasts[-1], share, gang, measured, connection_bytes
+            ).text
+            for row, forecast in zip(rows, forecasts, strict=True):
                 if row["starts_now"]:
                     row["starts_now"] = None  # whether the other devices have room is not known here
+                if forecast is not None and training.texts is None:
+                    row["iteration_ms"] = forecast.iteration_ns / _NS_PER_MS
         elif own["iteration_ms"] is not None:
             start = self._foretold(training, workload, request.owner_oid, outlook)
         if start is not None:
@@ -193,6 +207,26 @@ class Explainer:
         )
         own["note"] = "; ".join(filter(None, notes))
         return rows
+
+    def _together(
+        self,
+        step: CapturedStep,
+        own_ns: tuple[int, ...],
+        answer: JobPlan | Infeasible,
+        share: RankShare,
+        gang: GangNetwork | None,
+        measured: Known,
+    ) -> Forecast | None:
+        """Return the forecast of the training step on all devices together, each under the same plan; None without
+        a plan.
+        """
+        if isinstance(answer, Infeasible) or gang is None:
+            return None if isinstance(answer, Infeasible) else answer.forecast
+        ranks = [
+            foretold_rank(step, answer.plans[0], own_ns, share, gang, measured, link=self._link, host=host)
+            for host in gang.hosts
+        ]
+        return simulate_ranks(ranks)[0].forecast
 
     def _foretold(
         self, training: TrainingOutline, workload: Workload, owner_oid: int, outlook: Outlook | None
@@ -382,26 +416,35 @@ def _steps_by_length(training: TrainingOutline) -> list[int]:
     return [*range(first, first + len(missing)), 0]
 
 
+def _graphs(steps: tuple[CapturedStep, ...], measured: Known) -> tuple[StepGraph, ...]:
+    workspace = {signature: workspace_bytes for signature, (_, workspace_bytes) in measured.items()}
+    return tuple(step.with_measured(workspace).graph for step in steps)
+
+
+def _own_latencies(
+    steps: tuple[CapturedStep, ...], measured: Known, predictor: Predictor | None
+) -> tuple[tuple[int, ...], ...]:
+    """Return the best known latencies of all steps, without other devices."""
+    return tuple(
+        _latencies(graph, predict_latencies(graph, step.descriptions, hardware.PROCESSOR_SPEED, predictor), measured)
+        for graph, step in zip(_graphs(steps, measured), steps, strict=True)
+    )
+
+
 def _workload(
     steps: tuple[CapturedStep, ...],
+    latency_ns: tuple[tuple[int, ...], ...],
     measured: Known,
-    predictor: Predictor | None,
     share: RankShare | None,
     gang: GangNetwork | None,
 ) -> Workload:
-    workspace = {signature: workspace_bytes for signature, (_, workspace_bytes) in measured.items()}
-    graphs = tuple(step.with_measured(workspace).graph for step in steps)
-    latency_ns = tuple(
-        _latencies(graph, predict_latencies(graph, step.descriptions, hardware.PROCESSOR_SPEED, predictor), measured)
-        for graph, step in zip(graphs, steps, strict=True)
-    )
     if share is not None and gang is not None:
         latency_ns = tuple(
             latencies_on_network(step, own_ns, share, gang, measured)
             for step, own_ns in zip(steps, latency_ns, strict=True)
         )
     copy_loss = copy_loss_of(steps, gang, measured)
-    return Workload(job=_JOB, graphs=graphs, latency_ns=latency_ns, copy_loss=copy_loss)
+    return Workload(job=_JOB, graphs=_graphs(steps, measured), latency_ns=latency_ns, copy_loss=copy_loss)
 
 
 def _latencies(graph: StepGraph, estimates: tuple[int, ...], measured: Known) -> tuple[int, ...]:

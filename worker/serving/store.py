@@ -14,12 +14,14 @@ from indb_tensile.catalog import (
     outlooks,
     plans,
     predictors,
+    rank_memory,
     rank_networks,
     stored_networks,
 )
 from indb_tensile.catalog.connection import WORK_LOCK_TIMEOUT_MS, Connection, LockedError, Session, UnreachableError
 from indb_tensile.catalog.models import StoredVersion
 from indb_tensile.device import backend
+from indb_tensile.device.trainer_footprint import FIRST_NCCL_BYTES
 from indb_tensile.errors import DatabaseError, UnavailableError
 from indb_tensile.executor.latency import latency_predictor
 from indb_tensile.job import ModelVersionId
@@ -107,6 +109,16 @@ class Store:
             lambda c: rank_networks.latest_network(c, kind, gethostname(), devices), "the network between devices"
         )
         return None if network is None else replace(network, by_nccl=self._by_nccl)
+
+    def connection_bytes(self, devices: int) -> int:
+        """Return what the connection between so many devices of this kind takes of each, outside every plan."""
+        if not self._by_nccl:
+            return 0
+        kind = backend.kind_of(self._device, self._threads)
+        measured_bytes = self._run(
+            lambda c: rank_memory.load_memory(c, kind, devices), "the memory of connections between devices"
+        )
+        return measured_bytes or FIRST_NCCL_BYTES
 
     def outlook(self) -> Outlook | None:
         """Return what the jobs on this host's device still need, or None if no controller has recorded it."""

@@ -157,18 +157,20 @@ class GangRank:
             raise InvariantError(f"the network between {', '.join(hosts)} was measured and is not in the catalog")
         return network_of_all
 
-    def settle_state(self, budget_bytes: int, choose: Callable[[int], bool]) -> None:
+    def settle_state(self, budget_bytes: int, choose: Callable[[Sequence[tuple[str, int]]], bool]) -> None:
         """Settle whether the ranks divide the optimizer's state: as the request says, else as rank 0 chooses.
 
-        `budget_bytes` is this rank's. Rank 0 chooses for the least budget of all ranks, and the others wait for it.
+        `budget_bytes` is this rank's. Rank 0 chooses for the hosts and budgets of all ranks, and the others wait for
+        it. They have met the network before.
         """
         if self._asked is not None:
             return
         self._store.set(_budget_of(self.share.rank), str(budget_bytes))
         if self.leads:
-            least_bytes = min(int(self._await_value(_budget_of(rank))) for rank in range(self.share.ranks))
+            names = [(_host_of(rank), _budget_of(rank)) for rank in range(self.share.ranks)]
+            budgets = [(self._await_value(host).decode(), int(self._await_value(budget))) for host, budget in names]
             with self._waiting.ticking(), self._waiting.during():
-                divides = choose(least_bytes)
+                divides = choose(budgets)
             self._store.set(_DIVIDES, str(int(divides)))
         self.share = replace(self.share, divides_state=bool(int(self._await_value(_DIVIDES))))
 

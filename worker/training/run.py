@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
 from functools import cache, partial
@@ -201,9 +201,9 @@ class TrainingRun:
             return captured(None)
         reason = ""
 
-        def choose(budget_bytes: int) -> bool:
+        def choose(budgets: Sequence[tuple[str, int]]) -> bool:
             nonlocal reason
-            choice = self._choose_state(captured, gang.share, budget_bytes)
+            choice = self._choose_state(captured, gang.share, budgets)
             reason = choice.reason
             return choice.divides
 
@@ -216,16 +216,19 @@ class TrainingRun:
         return captured(gang.share)
 
     def _choose_state(
-        self, captured: Callable[[RankShare | None], CapturedSteps], share: RankShare, budget_bytes: int
+        self,
+        captured: Callable[[RankShare | None], CapturedSteps],
+        share: RankShare,
+        budgets: Sequence[tuple[str, int]],
     ) -> StateChoice:
-        """Return whether the devices of the job divide the optimizer's state, for devices with this budget."""
+        """Return whether the devices of the job divide the optimizer's state, for their hosts and budgets."""
         whole, divided = (replace(share, divides_state=divides) for divides in (False, True))
         settings = self._settings
         return choose_state(
             self._job.job,
             captured(whole),
             lambda: captured(divided),
-            budget_bytes=budget_bytes,
+            budgets=budgets,
             link=Link(out_bytes_per_s=settings.link_out_bytes_per_s, in_bytes_per_s=settings.link_in_bytes_per_s),
             policy=settings.policy,
         )
@@ -247,6 +250,7 @@ class TrainingRun:
                 unknown=len(steps.unknown),
                 steps=work_of(prepared, steps).steps_left(Position()),
                 alternates=steps.shorter > 0,
+                copy_loss=steps.copy_loss,
             )
         )
         on_host = opened.torch_device.type == "cpu"
@@ -266,7 +270,11 @@ class TrainingRun:
                 opened.device.trim()  # the grant was for the calibration only
                 self._link.send(
                     Calibrated(
-                        job=job, graphs=steps.graphs, latency_ns=steps.latency_ns, overflow_bytes=overflow_bytes
+                        job=job,
+                        graphs=steps.graphs,
+                        latency_ns=steps.latency_ns,
+                        overflow_bytes=overflow_bytes,
+                        copy_loss=steps.copy_loss,
                     )
                 )
                 if on_host and not overflow_bytes:

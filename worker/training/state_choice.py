@@ -1,9 +1,9 @@
 """Chooses whether the devices of a training divide the optimizer's state, if the request leaves that open.
 
 With the state divided a step needs less memory, and it has a few more exchanges. So the state stays whole where all
-of it fits without a swap. Where it does not, rank 0 plans both steps within the memory of the smallest device, and
-takes the one whose iterations are foretold to be faster. All ranks follow. The choice is made anew for each attempt,
-and no bit depends on it: a checkpoint of either step goes on with the other.
+of it fits without a swap. Where it does not, rank 0 plans both steps for the memory of each device, and takes the one
+whose iterations on all devices together are foretold to be faster. All ranks follow. The choice is made anew for each
+attempt, and no bit depends on it: a checkpoint of either step goes on with the other.
 """
 
 import math
@@ -17,8 +17,9 @@ from indb_tensile.job import JobId
 from indb_tensile.scheduler.graph import StepGraph
 from indb_tensile.scheduler.link import CopyLoss, Link
 from indb_tensile.scheduler.memory.peak import liveness_peak
-from indb_tensile.scheduler.plan import Infeasible
+from indb_tensile.scheduler.plan import Infeasible, Plan
 from indb_tensile.scheduler.planner import plan_jobs
+from indb_tensile.scheduler.timing.simulate_ranks import RankRun, simulate_ranks
 from indb_tensile.scheduler.workload import Workload
 from indb_tensile.sizes import size
 
@@ -29,7 +30,7 @@ _NS_PER_MS = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateChoice:
-    """What was chosen for devices with `budget_bytes`, and the times that are foretold for an iteration.
+    """What was chosen for devices of which the smallest has `budget_bytes`, and the foretold times of an iteration.
 
     Without `planned` there are none, because the whole state fits. A time is None if no plan fits.
     """
@@ -69,27 +70,39 @@ class PlannedSteps(Protocol):
         """What copies cost operators beside them."""
         ...
 
+    def rank_run(self, plan: Plan, *, link: Link, host: str) -> RankRun:
+        """Return a rank on this host that runs the training step under the plan."""
+        ...
+
 
 def choose_state(
     job: JobId,
     whole: PlannedSteps,
     divided: Callable[[], PlannedSteps],
     *,
-    budget_bytes: int,
+    budgets: Sequence[tuple[str, int]],
     link: Link,
     policy: str,
 ) -> StateChoice:
     """Return the choice. `divided` captures the steps with the state divided, where they count.
 
-    Equal arguments give equal choices. If both are equally fast, or neither fits, the state stays whole.
+    `budgets` has the host of each device and the bytes that it can give. Equal arguments give equal choices. If both
+    are equally fast, or neither fits, the state stays whole.
     """
+    budget_bytes = min(size_bytes for _, size_bytes in budgets)
     if max(map(liveness_peak, whole.graphs)) <= budget_bytes:
         return StateChoice(divides=False, budget_bytes=budget_bytes)
 
     def foretold_ns(steps: PlannedSteps) -> int | None:
         workload = Workload(job=job, graphs=steps.graphs, latency_ns=steps.latency_ns, copy_loss=steps.copy_loss)
-        plans = plan_jobs((workload,), budget_bytes=budget_bytes, link=link, policy=policy)
-        return None if isinstance(plans, Infeasible) else plans[0].forecast.iteration_ns
+        plans: dict[int, Plan] = {}
+        for size_bytes in sorted({size_bytes for _, size_bytes in budgets}):
+            answer = plan_jobs((workload,), budget_bytes=size_bytes, link=link, policy=policy)
+            if isinstance(answer, Infeasible):
+                return None
+            plans[size_bytes] = answer[0].plans[0]
+        ranks = [steps.rank_run(plans[size_bytes], link=link, host=host) for host, size_bytes in budgets]
+        return max(rank.forecast.iteration_ns for rank in simulate_ranks(ranks))
 
     whole_ns, divided_ns = foretold_ns(whole), foretold_ns(divided())
     return StateChoice(

@@ -40,12 +40,31 @@ def parts_elements(sizes: Sequence[int], counts: Sequence[int], own: int) -> int
     """
     elements = sum(sizes)
     packed = max(1, own) * elements if len(sizes) > 1 else 0
-    return packed + (pair_width(elements) if len(counts) == 2 else sum(piece_sizes(elements, own, counts)))
+    if len(counts) == 2:
+        return packed + pair_width(elements)
+    if is_chained(elements, counts):
+        return packed + 4 * chain_width(elements)  # two pieces that are sent, and two that are received
+    return packed + sum(piece_sizes(elements, own, counts))
 
 
 def pair_width(elements: int) -> int:
     """Return the elements that one of two ranks receives at once (ranks/pair_exchange.py)."""
     return max(1, min(PIECE_ELEMENTS, elements))
+
+
+def chain_width(elements: int) -> int:
+    """Return the elements that one of several ranks passes on at once (ranks/chain_exchange.py)."""
+    return max(1, min(PIECE_ELEMENTS // 4, elements))
+
+
+def is_chained(elements: int, counts: Sequence[int]) -> bool:
+    """Return whether more than two ranks pass a sum of so many elements on from rank to rank.
+
+    That takes fewer bytes if ranks have several parts, and more messages: as many as there are pieces, and nearly two
+    for each rank. So there have to be at least as many pieces.
+    """
+    pieces = -(-elements // chain_width(elements))
+    return len(counts) > 2 and max(counts) > 1 and pieces >= 2 * len(counts) - 3
 
 
 def reduced_elements(sizes: Sequence[int], ranks: int) -> int:

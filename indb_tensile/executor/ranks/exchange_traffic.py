@@ -16,7 +16,13 @@ from indb_tensile.executor.capture.exchange_operator import (
     start_all_reduce_,
     start_sum_parts_,
 )
-from indb_tensile.executor.capture.exchange_room import is_small_pair, owner_lengths, pair_width, piece_width
+from indb_tensile.executor.capture.exchange_room import (
+    is_chained,
+    is_small_pair,
+    owner_lengths,
+    pair_width,
+    piece_width,
+)
 from indb_tensile.executor.capture.owner_operators import (
     finish_hand_out_,
     finish_sum_at_owners_,
@@ -27,6 +33,7 @@ from indb_tensile.executor.capture.owner_operators import (
 from indb_tensile.executor.capture.rank_share import RankShare
 from indb_tensile.executor.capture.record import Call, refs
 from indb_tensile.executor.capture.step_capture import CapturedStep
+from indb_tensile.executor.ranks.chain_exchange import chain_ticks
 from indb_tensile.executor.ranks.owner_exchange import pieces
 from indb_tensile.scheduler.exchange_times import ExchangeTime, beside_each_other
 from indb_tensile.scheduler.link import FREE_COPIES, CopyLoss
@@ -130,6 +137,8 @@ def _transfers(step: CapturedStep, call: Call, share: RankShare) -> Iterator[Tra
         elements, item_bytes = _elements(step, call.args[0])
         if share.ranks == 2:
             yield from _passed_on([elements, 0], item_bytes, call.kwargs["counts"], share.rank)
+        elif is_chained(elements, call.kwargs["counts"]):
+            yield from _chained(elements, item_bytes, call.kwargs["counts"], share.rank)
         else:
             yield from _sum_of_parts(elements, item_bytes, call.kwargs["counts"], call.kwargs["own"])
     elif call.target in (start_sum_at_owners_, finish_sum_at_owners_):
@@ -158,6 +167,11 @@ def _sum_of_parts(elements: int, item_bytes: int, counts: Sequence[int], own: in
         stretch_bytes = -(-min(step, elements - start) // ranks) * item_bytes
         yield _all_to_all(own * (ranks - 1) * stretch_bytes, (sum(counts) - own) * stretch_bytes)
         yield _all_to_all((ranks - 1) * stretch_bytes, (ranks - 1) * stretch_bytes)
+
+
+def _chained(elements: int, item_bytes: int, counts: Sequence[int], rank: int) -> Iterator[Transfer]:
+    for tick in chain_ticks(elements, counts, rank):
+        yield _all_to_all(*(sum(map(len, pieces)) * item_bytes for pieces in (tick.sent, tick.received)))
 
 
 def _sum_at_owners(call: Call, share: RankShare) -> Iterator[Transfer]:

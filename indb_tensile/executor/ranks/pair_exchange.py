@@ -69,7 +69,7 @@ def sum_of_both(group: RankGroup, values: Tensor, room: ExchangeRoom) -> None:
         piece = values[start : start + width]
         received = incoming[: piece.numel()]
         swap_values(group, piece, received)
-        _add_up([piece, received] if group.rank() == 0 else [received, piece], piece)
+        add_up([piece, received] if group.rank() == 0 else [received, piece], piece)
 
 
 def swap_values(group: RankGroup, sent: Tensor, received: Tensor) -> None:
@@ -101,7 +101,7 @@ def _pass_on(group: RankGroup, pieces: Iterable[_Piece], counts: Sequence[int], 
     last = nothing  # the piece whose total is on its way to rank 0
     for piece in pieces:
         if group.rank() == 0:
-            _add_up(piece.parts, piece.total)
+            add_up(piece.parts, piece.total)
             sent = piece.total if counts[0] else nothing
             if sent.numel() or last.numel():
                 swap_values(group, sent, last)
@@ -109,15 +109,15 @@ def _pass_on(group: RankGroup, pieces: Iterable[_Piece], counts: Sequence[int], 
             received = incoming[: piece.total.numel()] if counts[0] else nothing
             if received.numel() or last.numel():
                 swap_values(group, last, received)
-            _add_up([received, *piece.parts] if counts[0] else piece.parts, piece.total)
+            add_up([received, *piece.parts] if counts[0] else piece.parts, piece.total)
         last = piece.total if piece.returns else nothing
     if last.numel():
         swap_values(group, *((nothing, last) if group.rank() == 0 else (last, nothing)))
 
 
-def _add_up(parts: Sequence[Tensor], total: Tensor) -> None:
+def add_up(parts: Sequence[Tensor], total: Tensor) -> None:
     """Write the sum of the parts, added in their order, into `total`, which may be one of the first two."""
-    if not parts:
+    if not (parts and total.numel()):
         return
     first, *others = parts
     if not others:

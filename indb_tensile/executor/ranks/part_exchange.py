@@ -7,9 +7,10 @@ last bits with three ranks or more. `exact_sum` adds in the order of the parts. 
 stretch of every part's gradient, the rank adds these in order, and another all-to-all hands out the sums. (Gloo's
 all-gather takes longer, because it copies twice.) Elements are added one by one, so the result depends neither on the
 number of ranks nor on where stretches are cut. A rank sends the gradients of all its parts, where an all-reduce sends
-one gradient.
+two gradients.
 
-Two ranks exchange less, in the same order of additions (pair_exchange.py).
+Two ranks exchange less, in the same order of additions (pair_exchange.py), and so do more of them with several parts
+each, if the gradient is large (chain_exchange.py).
 """
 
 from collections.abc import Sequence
@@ -19,8 +20,8 @@ import torch
 from torch import Tensor
 
 from indb_tensile.errors import RequestError
-from indb_tensile.executor.capture.exchange_room import ExchangeRoom, piece_sizes, piece_width
-from indb_tensile.executor.ranks import pair_exchange
+from indb_tensile.executor.capture.exchange_room import ExchangeRoom, is_chained, piece_sizes, piece_width
+from indb_tensile.executor.ranks import chain_exchange, pair_exchange
 from indb_tensile.executor.ranks.rank_group import RankGroup
 
 
@@ -50,6 +51,9 @@ class PartExchange:
         on_device = self.group.sends_device_memory
         if len(counts) == 2 and (on_device or total.is_cpu):
             pair_exchange.sum_in_order(self.group, own, total, counts, room)
+            return
+        if is_chained(total.numel(), counts) and (on_device or total.is_cpu):
+            chain_exchange.sum_in_order(self.group, own, total, counts, room)
             return
         width = piece_width(total.numel(), len(self.parts))
         sizes = piece_sizes(total.numel(), len(own), counts)

@@ -303,6 +303,7 @@ def _workload(decision: Decision, member: Member, graphs: Capture | Calibration)
             latency_ns=graphs.latency_ns,
             limit_bytes=least_limit(member.job.spec.memory_limit_bytes, member.job.owner_limit_bytes),
             batch=decision.pool.batch,
+            copy_loss=graphs.copy_loss,
         )
     except InvariantError as error:
         decision.end(member, Broken(fault=Fault.of(error)), EndMethod.TERMINATE)

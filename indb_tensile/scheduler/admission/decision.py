@@ -5,6 +5,7 @@ from dataclasses import replace
 from indb_tensile.errors import InvariantError
 from indb_tensile.scheduler.admission.admission_orders import EndMethod, EndTrainer, Order, SetGrant, SetWaitsFor
 from indb_tensile.scheduler.admission.pool import JobStage, Member, Outcome, Planner, PlanReason, Pool
+from indb_tensile.scheduler.link import FREE_COPIES
 from indb_tensile.scheduler.workload import Workload
 
 
@@ -81,9 +82,13 @@ def _with_corrected_latencies(member: Member) -> Member:
 
 
 def corrected(member: Member) -> Workload:
-    """Return the member's workload with the training step's latencies as corrected by measurements."""
+    """Return the member's workload with the training step's latencies as corrected by measurements.
+
+    If they were measured beside copies, what these cost operators is in them.
+    """
     workload = planned(member)
-    return replace(workload, latency_ns=(member.corrected_ns, *workload.latency_ns[1:]))
+    copy_loss = FREE_COPIES if member.copies_measured else workload.copy_loss
+    return replace(workload, latency_ns=(member.corrected_ns, *workload.latency_ns[1:]), copy_loss=copy_loss)
 
 
 def planned(member: Member) -> Workload:

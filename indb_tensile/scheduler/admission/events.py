@@ -7,6 +7,7 @@ from enum import StrEnum
 from indb_tensile.job import Blame, ClaimedJob, ClaimToken, JobId
 from indb_tensile.scheduler.admission.pool import Fault, TrainerId
 from indb_tensile.scheduler.graph import StepGraph
+from indb_tensile.scheduler.link import FREE_COPIES, CopyLoss
 from indb_tensile.scheduler.outgrown_operator import OutgrownOperator
 
 
@@ -26,7 +27,10 @@ class Claim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capture:
-    """The job's graphs, the best estimates of its latencies, and the number of operators that were never measured."""
+    """The job's graphs, the best estimates of its latencies, and the number of operators that were never measured.
+
+    `copy_loss` is what copies cost operators, if that is not in the latencies.
+    """
 
     trainer: TrainerId
     graphs: tuple[StepGraph, ...]
@@ -34,6 +38,7 @@ class Capture:
     unknown: int
     steps: float = 1.0  # the work of the whole training in training steps; an evaluation is a fraction of a step
     alternates: bool = False  # full batches have several shapes, each with a graph of its own
+    copy_loss: CopyLoss = FREE_COPIES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +49,7 @@ class Calibration:
     graphs: tuple[StepGraph, ...]
     latency_ns: tuple[tuple[int, ...], ...]
     overflow_bytes: int = 0
+    copy_loss: CopyLoss = FREE_COPIES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

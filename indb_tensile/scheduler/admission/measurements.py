@@ -72,7 +72,10 @@ def record_measurement(decision: Decision, measurement: Measurement) -> None:
     # Operators were calibrated alone, so the first measurement beside other jobs replaces the calibrated latency
     weight = NEW_WEIGHT if member.measured else 1.0
     corrected_ns = correct(member.corrected_ns, measurement.latency_ns, weight)
-    member = replace(member, corrected_ns=corrected_ns, measured=True, disturbed=0, changed=False)
+    copied = member.copies_measured or (member.plan is not None and member.plan.swaps > 0)
+    member = replace(
+        member, corrected_ns=corrected_ns, measured=True, copies_measured=copied, disturbed=0, changed=False
+    )
     member = decision.put(_with_share(member, measurement))
     if decision.pool.due is not None or not all(m.settled for m in decision.pool.at(JobStage.RUNNING)):
         return  # a transition between two divisions is not interrupted

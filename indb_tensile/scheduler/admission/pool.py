@@ -156,6 +156,7 @@ class Member:
     disturbed: int = 0  # measurements in a row that did not count, because other jobs came, went or were prepared
     changed: bool = False  # True if what runs beside the job has changed since its last measurement
     measured: bool = False  # True if corrected_ns come from training, and not only from a calibration
+    copies_measured: bool = False  # True if they come from a plan with swaps, so copies' cost is in them
     graph_share: float = 1.0  # see Workload; of the first measurement that counts under a plan
     share_generation: int = 0  # the generation of this plan
     granted_bytes: int = 0

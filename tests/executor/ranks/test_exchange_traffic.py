@@ -17,13 +17,16 @@ from indb_tensile.executor.ranks.exchange_traffic import (
     latencies_on_network,
     transfers_of,
 )
+from indb_tensile.executor.ranks.foretold_rank import foretold_rank
 from indb_tensile.job import JobId
 from indb_tensile.scheduler.exchange_times import ExchangeTime
 from indb_tensile.scheduler.link import CopyLoss, Link
 from indb_tensile.scheduler.memory.peak import vanilla_peak
-from indb_tensile.scheduler.plan import Infeasible
+from indb_tensile.scheduler.plan import Infeasible, Plan
 from indb_tensile.scheduler.planner import JobPlan, Workload, plan_jobs
 from indb_tensile.scheduler.timing.network_times import Collective, NetworkTimes
+from indb_tensile.scheduler.timing.simulate import JobRun, simulate
+from indb_tensile.scheduler.timing.simulate_ranks import simulate_ranks
 from tests.executor.ranks.counting_group import make_exchanges
 from tests.scheduler.timing.networks import network_of
 
@@ -123,6 +126,21 @@ def test_plan_before_anything_is_exchanged_waits_for_the_network() -> None:
     assert exchanges > 1
     assert alone.forecast.exchange_ns < exchanges * 1_000
     assert first.forecast.exchange_ns > (exchanges - 1) * 10**9
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_equal_ranks_take_as_long_together_as_one_whose_exchanges_are_latencies(busy: bool) -> None:
+    share, network = RankShare(rank=0, ranks=2), network_of(2, busy=busy)
+    step = capture(share)
+    own_ns = (50_000,) * len(step.graph.operators)
+    plan = Plan(policy="test")
+    ranks = [foretold_rank(step, plan, own_ns, share, network, {}, link=LINK, host="here")] * 2
+    latency_ns = latencies_on_network(step, own_ns, share, network, {})
+    (alone,) = simulate([JobRun(graph=step.graph, plan=plan, latency_ns=latency_ns)], LINK)
+    for own in simulate_ranks(ranks):
+        assert own.late_ns == 0
+        assert own.forecast.iteration_ns == pytest.approx(alone.iteration_ns, rel=1e-4)
+        assert own.forecast.exchange_ns == pytest.approx(alone.exchange_ns, rel=1e-3)
 
 
 def _planned(step: CapturedStep, latency_ns: tuple[int, ...]) -> JobPlan:

@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from indb_tensile.errors import RequestError
-from indb_tensile.executor.capture.exchange_room import PIECE_ELEMENTS, ExchangeRoom
+from indb_tensile.executor.capture.exchange_room import PIECE_ELEMENTS, ExchangeRoom, chain_width, is_chained
 from indb_tensile.executor.capture.rank_share import divide_parts
+from indb_tensile.executor.ranks.chain_exchange import chain_ticks
 from indb_tensile.executor.ranks.pair_exchange import sum_of_both
 from indb_tensile.executor.ranks.part_exchange import PartExchange
 from indb_tensile.executor.ranks.rank_group import RankGroup
@@ -73,6 +74,50 @@ def test_exact_sum_of_a_gradient_in_several_pieces_has_the_bits_of_one_device(
     gradients = drawn(3, PIECE_ELEMENTS + more, torch.float32, seed=more)
     expected = of_one_device(gradients)
     assert all(torch.equal(total, expected) for total in sums(gradients, ranks, kind))
+
+
+@pytest.mark.parametrize("kind", group_kinds(4))
+@pytest.mark.parametrize(("ranks", "parts"), [(3, 4), (3, 6), (4, 6), (4, 8)])
+@pytest.mark.parametrize("more", [0, 1, PIECE_ELEMENTS // 3])
+def test_sum_that_is_passed_on_from_rank_to_rank_has_the_bits_of_one_device(
+    ranks: int, parts: int, more: int, kind: GroupKind
+) -> None:
+    """Some ranks have one part less than the others."""
+    counts = [len(own) for own in divide_parts(parts, ranks)]
+    elements = 2 * PIECE_ELEMENTS + more
+    assert is_chained(elements, counts)
+    assert not is_chained(elements, [1] * ranks)
+    gradients = drawn(parts, elements, torch.float32, seed=parts)
+    expected = of_one_device(gradients)
+    assert all(torch.equal(total, expected) for total in sums(gradients, ranks, kind))
+
+
+@given(
+    elements=st.integers(1, 9 * PIECE_ELEMENTS),
+    counts=st.lists(st.integers(0, 3), min_size=3, max_size=6).filter(lambda counts: sum(counts) > 0),
+)
+def test_each_rank_receives_what_the_one_before_sends_and_ends_with_every_total(
+    elements: int, counts: list[int]
+) -> None:
+    ranks = len(counts)
+    ticks = [list(chain_ticks(elements, counts, rank)) for rank in range(ranks)]
+    summed: list[set[int]] = [set() for _ in counts]  # the pieces whose running sum a rank has, with its own parts
+    whole: list[set[int]] = [set() for _ in counts]
+    for now in zip(*ticks, strict=True):
+        for rank, tick in enumerate(now):
+            assert tick.received == now[rank - 1].sent
+            summed[rank] |= {tick.begins.start} if tick.begins else set()
+            running, total = tick.sent
+            assert not running or running.start in summed[rank]
+            assert not total or total.start in (summed if rank == ranks - 1 else whole)[rank]
+        for rank, tick in enumerate(now):
+            running, total = tick.received
+            summed[rank] |= {running.start} if running else set()
+            whole[rank] |= {total.start} if total else set()
+    pieces = set(range(0, elements, chain_width(elements)))
+    assert [*whole[:-1], summed[-1]] == [pieces] * ranks
+    sent = [sum(len(piece) for tick in own for piece in tick.sent) for own in ticks]
+    assert max(sent) <= 2 * elements
 
 
 @pytest.mark.parametrize("kind", group_kinds(2))

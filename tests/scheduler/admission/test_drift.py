@@ -12,11 +12,14 @@ from indb_tensile.scheduler.admission.admission_orders import (
     RecordMeasurement,
     SendPlans,
 )
+from indb_tensile.scheduler.admission.decision import corrected, planned
 from indb_tensile.scheduler.admission.events import (
     Answered,
     CancelRequest,
+    Capture,
 )
 from indb_tensile.scheduler.admission.questions import RenewFor, Unanswered
+from indb_tensile.scheduler.link import FREE_COPIES, CopyLoss
 from indb_tensile.scheduler.plan import Infeasible
 from indb_tensile.scheduler.planner import JobPlan
 from indb_tensile.scheduler.timing.simulate import Forecast
@@ -25,6 +28,7 @@ from tests.scheduler.admission.fake_controller import (
     REGION,
     FakeController,
     HalvingPlanner,
+    graph,
     job,
     job_plan,
     measurement,
@@ -62,6 +66,24 @@ def test_measurements_while_another_job_is_prepared_are_recorded_and_do_not_coun
     assert controller.pool.members[0].corrected_ns == (1000,)
     controller.send(report)
     assert controller.pool.members[0].corrected_ns == (9000,)
+
+
+def test_cost_of_copies_counts_until_latencies_are_measured_under_a_plan_with_swaps() -> None:
+    controller = FakeController(10)
+    trainer = controller.claim(job(1))
+    loss = CopyLoss(per_copy_ns=7)
+    controller.send(Capture(trainer=trainer, graphs=(graph(4),), latency_ns=((1000,),), unknown=0, copy_loss=loss))
+    controller.adopt_all()
+    assert planned(controller.pool.members[0]).copy_loss == loss
+    controller.send_twice(measurement(trainer, 1100))
+    assert corrected(controller.pool.members[0]).copy_loss == loss, "the plan has no swap"
+    (member,) = controller.pool.members
+    assert member.plan is not None
+    swapping = replace(member, plan=replace(member.plan, swaps=3))
+    controller.pool = replace(controller.pool, members=(swapping,))
+    controller.send_twice(measurement(trainer, 5000))
+    (member,) = controller.pool.members
+    assert (corrected(member).copy_loss, planned(member).copy_loss) == (FREE_COPIES, FREE_COPIES)
 
 
 def test_a_measurement_that_reaches_back_to_another_set_of_jobs_does_not_count() -> None:
