@@ -3,7 +3,7 @@
     python -m indb_tensile.bench ranks [--models cnn … | bert [--batch 4] [--side 32]] [--parts 4]
         [--ranks 1 2] [--bits 4] [--share 0.7] [--rounds 5] [--iterations 3] [--json]
 
-The networks are three small ones, or known ones (bench/harness/networks.py). Every
+The networks are five small ones, or known ones (bench/harness/networks.py). Every
 contender trains the same network on the same batch, which is divided into `--parts` parts, with one thread a
 rank and Gloo over loopback. A rank computes the parts that fall to it. The contenders of all numbers of ranks take
 turns, each from the same initial state:
@@ -77,12 +77,16 @@ _CNN = {"type": "cnn", "channels": [48], "depth": 6, "hidden": [128], "dropout":
 _BLOCKS = {"type": "transformer_encoder", "heads": 4, "layers": 2, "feedforward": 512, "dropout": 0.1}
 _TRANSFORMER = {"type": "layers", "layers": [_BLOCKS, {"type": "flatten"}, {"type": "linear"}]}
 _MLP = {"type": "mlp", "hidden": [2048] * 3, "dropout": 0.2}
+_LSTM = {"type": "layers", "layers": [{"type": "lstm", "hidden": 256}, {"type": "flatten"}, {"type": "linear"}]}
+_WIDE = {"type": "mlp", "hidden": [512] * 6}
 NETWORKS = {
     network.name: network
     for network in (
         SmallNetwork(name="cnn", architecture=_CNN, shape=(1, 8, 8), rows=256),  # few parameters, much to compute
         SmallNetwork(name="transformer", architecture=_TRANSFORMER, shape=(16, 128), rows=128),
         SmallNetwork(name="mlp", architecture=_MLP, shape=(64,), rows=256),  # 34 MB of parameters
+        SmallNetwork(name="lstm", architecture=_LSTM, shape=(32, 64), rows=64),
+        SmallNetwork(name="wide", architecture=_WIDE, shape=(64,), rows=128),  # little to compute, much to exchange
     )
 }
 EXACT, FAST = Reduce.EXACT.value, Reduce.FAST.value

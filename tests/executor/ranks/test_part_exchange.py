@@ -84,7 +84,7 @@ def test_sum_that_is_passed_on_from_rank_to_rank_has_the_bits_of_one_device(
 ) -> None:
     """Some ranks have one part less than the others."""
     counts = [len(own) for own in divide_parts(parts, ranks)]
-    elements = 2 * PIECE_ELEMENTS + more
+    elements = 3 * PIECE_ELEMENTS + more
     assert is_chained(elements, counts)
     assert not is_chained(elements, [1] * ranks)
     gradients = drawn(parts, elements, torch.float32, seed=parts)
