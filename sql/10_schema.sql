@@ -31,8 +31,9 @@ create type tensile.job_phase as enum (
 comment on type tensile.job_phase is
   'reading: reads the table into tensors; capturing: records one training step as a graph; calibrating: measures '
   'operators without a known latency; waiting for memory: to calibrate or to train; training; validating; publishing: '
-  'stores the version; paused: on request, with its state in host memory and without device memory; parked: the same, '
-  'decided by the controller; predicting: computes and stores the predictions of tensile_predict_into';
+  'evaluates and stores the version, without device memory; paused: on request, with its state in host memory and '
+  'without device memory; parked: the same, decided by the controller; predicting: computes and stores the predictions '
+  'of tensile_predict_into';
 
 create type tensile.task as enum ('classification', 'regression', 'multilabel', 'forecast', 'anomaly', 'pairs');
 comment on type tensile.task is
