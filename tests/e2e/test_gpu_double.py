@@ -144,7 +144,7 @@ def test_running_job_shrinks_for_another_program_whose_memory_is_really_free_and
     assert weights(service, squeezed) == weights(service, undisturbed)
     assert service.stop() == 0, service.log.read_text()[-4000:]
     log = service.log.read_text()
-    assert "other programs' memory leaves jobs a budget of 10485760 bytes now" in log
+    assert "memory of other programs and of ranks leaves jobs a budget of 10485760 bytes now" in log
     assert "2097152 bytes of the device's memory are returned for other programs" in log
     assert "2097152 bytes of the device's memory are allocated again" in log
     assert "fake CUDA" not in log, "the driver's double reported a violated rule"
@@ -163,7 +163,7 @@ def test_trainer_killed_while_it_is_to_release_memory_delays_no_other_program_an
         trainers = child_pids(service, "tensile gpu_dou")  # the job's trainer and the spare trainer
         send(trainers, signal.SIGSTOP)
         others.write_text(str(18 * MIB))
-        fallen = "other programs' memory leaves jobs a budget of 6291456 bytes now"
+        fallen = "memory of other programs and of ranks leaves jobs a budget of 6291456 bytes now"
         service.until(lambda: fallen in service.log.read_text(), "the budget to fall")
         assert physical_bytes(controller) == CAPACITY_BYTES  # the trainer that is stopped has the memory mapped
         send(trainers, signal.SIGKILL)
