@@ -94,10 +94,10 @@ def test_what_short_steps_have_taught_counts_for_short_steps(database: Database)
         assert (measured.slowdown(2), measured.slowdown(2, 1_500_000)) == (1.5, 2.0)
         device_contention.learn_contention(connection, "cpu", measured.observed(2, 4.0, 1_500_000))
         taught = contention_of(device_contention.load_contention(connection, "cpu"))
-        assert [taught.slowdown(2), taught.slowdown(2, 1_500_000)] == pytest.approx([1.5, (2.0 + 2.5) / 2])
+        assert [taught.slowdown(2), taught.slowdown(2, 1_500_000)] == pytest.approx([1.5, (2.0 + 3.0) / 2])
         with connection.cursor(row_factory=dict_row) as cursor:
             (row,) = doctor._contention(cursor)
-        assert "2 jobs take 1.50 times as long as alone (short steps 2.25 times)" in row["found"]
+        assert "2 jobs take 1.50 times as long as alone (short steps 2.50 times)" in row["found"]
 
 
 def test_measurements_without_short_steps_hold_for_all_steps() -> None:
