@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from indb_tensile.errors import InvariantError, RequestError
+from indb_tensile.executor.capture.exchange_room import is_chained
 from indb_tensile.executor.capture.optimizer import OptimizerSettings
 from indb_tensile.executor.capture.passes import Passes
 from indb_tensile.executor.capture.rank_share import RankShare, Reduce
@@ -53,6 +54,22 @@ def trained(job: Job, group: RankGroup, steps: tuple[CapturedStep, ...], plans: 
 def of_eager(job: Job) -> tuple[list[bytes], dict[str, bytes]]:
     eager = Eager(job)
     return bits(drive(eager, job)), state_bits(eager.export())
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("ranks", [3, 4])
+def test_ranks_that_pass_the_sum_of_a_large_gradient_on_have_the_bits_of_one_device(ranks: int) -> None:
+    """Two parts a rank, and one weight of several pieces. In the last batch some ranks have no part."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(6, 1200), nn.Tanh(), nn.Linear(1200, 1200), nn.Tanh(), nn.Linear(1200, 3))
+    batches = tuple((torch.randn(rows, 6), torch.randint(0, 3, (rows,))) for rows in (2 * ranks, 2 * ranks, 2))
+    passes = Passes(micro_batch_size=1)
+    job = Job(module=module, settings=ADAM, batches=batches, held_out=batches[0], passes=passes)
+    assert is_chained(1200 * 1200, [2] * ranks)
+    steps = [steps_of(job, RankShare(rank=rank, ranks=ranks)) for rank in range(ranks)]
+    plans = [(LIVENESS,) * 3, *(random_plans(steps[rank], rank) for rank in range(1, ranks))]
+    outcomes = on_ranks(ranks, lambda rank, group: trained(job, group, steps[rank], plans[rank]))
+    assert [(seen, state) for seen, state, _ in outcomes] == [of_eager(job)] * ranks
 
 
 # The last batch has 3 rows: one part of 3, or parts of 1, so that some ranks have no part of it.
