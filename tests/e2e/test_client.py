@@ -193,7 +193,7 @@ def test_a_second_user_neither_sees_nor_uses_what_is_not_granted(client: Tensile
         with pytest.raises(MissingError, match='there is no model "spoken"'):
             list(bob.predict("spoken", "digits"))
         with pytest.raises(PrivilegeError):
-            bob.train("spoken", pandas.DataFrame({"a": [1.0, 2.0], "y": [0.5, 1]}), target="y")
+            bob.train("spoken", pandas.DataFrame({"a": [1.0, 2.0, 3.0], "y": [0.5, 1, 2]}), target="y")
         client.grant("spoken", "bob")
         columns = client.versions("spoken")[-1]["features"]
         assert len(bob.predict("spoken", pandas.DataFrame({name: [1.0, 2.0] for name in columns}))) == 2

@@ -44,8 +44,8 @@ TEST(a_missing_driver_is_reported) {
   check_absent(Absent::Why::no_driver,
                "no CUDA driver: loading libno-such-driver.so.1 failed: libno-such-driver.so.1: cannot open shared "
                "object file: No such file or directory",
-               "Install NVIDIA's driver, or start the container with access to it; without one, use the emulated "
-               "device.",
+               "Install NVIDIA's driver, or start the container with access to it; without a GPU, set device "
+               "to cpu.",
                "libno-such-driver.so.1");
 }
 
