@@ -93,23 +93,24 @@ def fact(trainer: TrainerId, message: Message) -> Event | None:  # noqa: C901 - 
         case Finished(closing_s=closing_s):
             return Finish(trainer=trainer, closing_ns=_duration_ns(closing_s))
         case Failed():
-            fault = Fault(
-                sqlstate=message.sqlstate, message=message.message, detail=message.detail, hint=message.hint
-            )
-            return Failure(
-                trainer=trainer,
-                fault=fault,
-                retry=message.retry,
-                lost=message.lost,
-                blame=message.blame,
-                needs_bytes=message.needs_bytes,
-            )
+            return _failure(trainer, message)
         case Progressed(steps_left=steps_left, startup_s=startup_s):
             if steps_left is None:
                 return None
             return StepsLeft(trainer=trainer, steps_left=steps_left, startup_ns=_duration_ns(startup_s))
         case _:
             raise InvariantError(f"trainer {trainer} sent a controller's message: {type(message).__name__}")
+
+
+def _failure(trainer: TrainerId, message: Failed) -> Failure:
+    return Failure(
+        trainer=trainer,
+        fault=Fault(sqlstate=message.sqlstate, message=message.message, detail=message.detail, hint=message.hint),
+        retry=message.retry,
+        lost=message.lost,
+        blame=message.blame,
+        needs_bytes=message.needs_bytes,
+    )
 
 
 def _duration_ns(duration_s: float | None) -> int | None:

@@ -2,7 +2,7 @@
 
 
 def conversion_hint(column: str) -> str:
-    """Return the HINT of an error about a text of this column."""
+    """Return the HINT of the error that a text in this column is not valid UTF-8."""
     quoted = '"' + column.replace('"', '""') + '"'
     return (
         "Store it in UTF-8, or leave the column out. The expression convert_from(convert(convert_to("

@@ -62,12 +62,8 @@ _LAST_REPORT_NS = 600_000_000_000
 _SECOND_NS = 1_000_000_000
 _SAVED = Fault(sqlstate="53200", message="the job left the device, and goes on from its checkpoint")
 _RUNNABLE = (JobStage.WAITING, JobStage.RUNNING)
-_COMING_OR_GOING = (
-    Capture,
-    Departure,
-    Finish,
-    Exit,
-)  # after these events of a job, admission asks anew which jobs should run
+# After these events of a job, admission asks anew which jobs should run.
+_COMING_OR_GOING = (Capture, Departure, Finish, Exit)
 
 
 class VirtualTimeline:

@@ -294,10 +294,7 @@ class Runner:
         return 0 if self._repeats is None else self._repeats.launched
 
     def close(self, *, keeps_state: bool = True) -> None:
-        """Free all memory of the device and the host pool. The state can still be exported, if it is kept.
-
-        To keep it means to copy all of it to ordinary host memory.
-        """
+        """Free all memory of the device and the host pool. A state to keep is copied first and can be exported."""
         self._leave()
         self._next.lend(0)
         self.leave_round()

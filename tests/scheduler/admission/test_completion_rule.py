@@ -47,6 +47,17 @@ def _stages(controller: FakeController) -> dict[int, JobStage]:
     return {m.job.job: m.stage for m in controller.pool.members}
 
 
+def _learned_slowdown(latency_ns: int) -> float:
+    """Return the contention of two jobs that is learned if the operator takes so long for both side by side."""
+    controller = _controller(8)
+    first, second = (_capture(controller, job(number), 4) for number in (1, 2))
+    for _ in range(40):
+        controller.send(measurement(first, latency_ns))
+        controller.send(measurement(second, latency_ns))
+        controller.adopt_all()
+    return controller.pool.contention.slowdown(2)
+
+
 def test_jobs_that_fit_run_side_by_side() -> None:
     controller = _controller(8)
     for number in (1, 2):
@@ -156,23 +167,11 @@ def test_steps_that_are_left_are_known_to_the_decision() -> None:
 
 
 def test_measurements_beside_others_correct_the_contention() -> None:
-    controller = _controller(8)
-    first, second = (_capture(controller, job(number), 4) for number in (1, 2))
-    for _ in range(40):
-        controller.send(measurement(first, 1500))
-        controller.send(measurement(second, 1500))
-        controller.adopt_all()
-    assert 1.45 < controller.pool.contention.slowdown(2) <= 1.5
+    assert 1.45 < _learned_slowdown(1500) <= 1.5
 
 
 def test_a_device_that_loses_throughput_to_two_jobs_is_found_to_and_more_than_a_tenth_does_not_count() -> None:
-    controller = _controller(8)
-    first, second = (_capture(controller, job(number), 4) for number in (1, 2))
-    for _ in range(40):
-        controller.send(measurement(first, 9000))
-        controller.send(measurement(second, 9000))
-        controller.adopt_all()
-    assert 2.15 < controller.pool.contention.slowdown(2) <= 2.2
+    assert 2.15 < _learned_slowdown(9000) <= 2.2
 
 
 def test_measurements_of_short_steps_beside_others_correct_the_contention_of_short_steps_only() -> None:
