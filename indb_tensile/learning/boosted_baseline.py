@@ -25,9 +25,9 @@ from indb_tensile.learning.artifacts import pack as packed_file
 from indb_tensile.learning.artifacts import unpack
 from indb_tensile.learning.encoded_parts import Part
 from indb_tensile.learning.model_metrics import evaluate
+from indb_tensile.learning.packed_targets import pack
 from indb_tensile.learning.preparation import Prepared
 from indb_tensile.learning.preprocessor import Preprocessor
-from indb_tensile.learning.weighted_losses import pack
 
 MOST_ROWS = 50_000
 MOST_NUMBERS = 5_000_000  # numbers of all training rows, times the trees of an iteration: about a minute of one core

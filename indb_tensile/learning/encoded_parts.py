@@ -15,13 +15,13 @@ from indb_tensile.learning.columns import ColumnRows, Rows, TableData
 from indb_tensile.learning.encoding import encode
 from indb_tensile.learning.narrow_rows import NarrowForm
 from indb_tensile.learning.packed_rows import PackedForm, UnpackedRows
+from indb_tensile.learning.packed_targets import pack, pair_of
 from indb_tensile.learning.pair_encoding import loss_targets
 from indb_tensile.learning.pending_images import AwaitedImages, PendingImages
 from indb_tensile.learning.preprocessor import Preprocessor
 from indb_tensile.learning.row_storage import BLOCK_ROWS, MEMORY, RowStorage, row_blocks
 from indb_tensile.learning.row_weights import Weights
 from indb_tensile.learning.targets import TargetEncoding
-from indb_tensile.learning.weighted_losses import pack, pair_of
 
 _FLOAT_BYTES = 4
 
@@ -32,7 +32,7 @@ class Part:
 
     `x` is float32 (rows, *input_shape), or with a `form` uint8 (rows, bytes), which it unpacks, or with a `narrow`
     form int16 (rows, width), which the network reads as it is. `y` is what the loss takes: the targets, or targets
-    and weights (weighted_losses.py). `targets` are int64 class numbers (rows,), or float32 values or memberships
+    and weights (packed_targets.py). `targets` are int64 class numbers (rows,), or float32 values or memberships
     (rows, outputs). Those of pairs are int64 numbers of items (rows,), and `y` is what `loss_targets` makes of them.
     All others are in `storage`. `images` waits for images that are decoded meanwhile: rows are read through the
     methods of the part or through the sources of batches (batch_sources.py).

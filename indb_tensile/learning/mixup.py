@@ -78,7 +78,7 @@ class MixedInputs(_MixedRows):
 
 
 class MixedTargets(_MixedRows):
-    """The pairs of weighted classes of rows (weighted_losses.py), mixed in an epoch as their inputs are."""
+    """The pairs of weighted classes of rows (packed_targets.py), mixed in an epoch as their inputs are."""
 
     def take(self, order: Order, out: Array) -> None:
         """Write the rows (class, weight, class of the partner, its weight) at these positions to `out`."""

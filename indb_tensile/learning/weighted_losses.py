@@ -1,11 +1,8 @@
 """The losses of trainings, by name, for rows that count the same or have weights.
 
-The target of a weighted row comes with the weight of the row, as one tensor whose last column is the weight; a set
-of labels may come with a weight for each label. The loss of a batch is the sum of the weighted losses divided by the
-number of rows, not by the sum of their weights. So a row counts the same in every batch, and a batch that is computed
-in parts has the gradients of the whole batch.
-
-A row that is mixed with another one (mixup.py) has a pair of classes, each with a weight of its own.
+Targets come packed with the weights of their rows (packed_targets.py). The loss of a batch is the sum of the weighted
+losses divided by the number of rows, not by the sum of their weights. So a row counts the same in every batch, and a
+batch that is computed in parts has the gradients of the whole batch.
 """
 
 from collections.abc import Callable
@@ -191,18 +188,6 @@ class BinaryCrossEntropy(nn.Module):
     def forward(self, outputs: Tensor, memberships: Tensor) -> Tensor:
         """Return the loss of each label of each row."""
         return functional.binary_cross_entropy_with_logits(outputs, memberships, reduction="none")
-
-
-def pack(targets: Tensor, weights: Tensor) -> Tensor:
-    """Return targets and weights as float32 (rows, values + weights). A class number is exact up to 2**24."""
-    rows = len(targets)
-    return torch.cat([targets.reshape(rows, -1).float(), weights.reshape(rows, -1).float()], dim=1)
-
-
-def pair_of(targets: Tensor) -> Tensor:
-    """Return classes (rows,), or packed classes and weights (rows, 2), as pairs whose second class weighs nothing."""
-    packed = pack(targets, torch.ones(len(targets))) if targets.dim() == 1 else targets
-    return torch.cat([packed, packed[:, :1], torch.zeros(len(packed), 1)], dim=1)
 
 
 _LEAST_DOUBT = 1e-7  # about the distance from 1 to the next smaller float32

@@ -15,9 +15,9 @@ from indb_tensile.learning.batch_order import batches
 from indb_tensile.learning.batch_sources import TrainingSources, ordered_sources
 from indb_tensile.learning.encoded_parts import Part
 from indb_tensile.learning.mixup import Mixup
+from indb_tensile.learning.packed_targets import pack, pair_of
 from indb_tensile.learning.preparation import Prepared, assemble
 from indb_tensile.learning.row_storage import FileStorage
-from indb_tensile.learning.weighted_losses import pack, pair_of
 from tests.learning import tables
 from tests.learning.test_images import photos, prepared
 

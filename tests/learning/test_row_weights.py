@@ -11,8 +11,9 @@ from torch.nn import functional
 from indb_tensile.errors import RequestError
 from indb_tensile.job import Task
 from indb_tensile.learning.encoded_parts import Part
+from indb_tensile.learning.packed_targets import pack
 from indb_tensile.learning.preparation import Prepared, assemble
-from indb_tensile.learning.weighted_losses import WeightedCrossEntropy, WeightedSquares, pack
+from indb_tensile.learning.weighted_losses import WeightedCrossEntropy, WeightedSquares
 from tests.learning.tables import score, spec, table, train
 
 ROWS = 300

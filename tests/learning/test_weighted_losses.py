@@ -10,8 +10,9 @@ from torch import nn
 from indb_tensile.errors import DataError, RequestError
 from indb_tensile.job import Task
 from indb_tensile.learning.hyperparams import TrainingSettings
+from indb_tensile.learning.packed_targets import pack
 from indb_tensile.learning.preparation import Prepared, assemble
-from indb_tensile.learning.weighted_losses import loss_of, pack
+from indb_tensile.learning.weighted_losses import loss_of
 from tests.learning.tables import bundle, score, spec, table, train
 
 CLASSES = torch.tensor([0, 2, 1, 2])

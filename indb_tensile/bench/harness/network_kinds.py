@@ -35,9 +35,10 @@ from indb_tensile.learning.autoencoder import ReconstructionLoss
 from indb_tensile.learning.ensemble import EnsembleLoss
 from indb_tensile.learning.forecast_encoding import PinballLoss
 from indb_tensile.learning.hyperparams import TrainingSettings, learning_rate
+from indb_tensile.learning.packed_targets import pack
 from indb_tensile.learning.tabm import MemberLoss
 from indb_tensile.learning.two_towers import InBatchSoftmax
-from indb_tensile.learning.weighted_losses import loss_of, pack
+from indb_tensile.learning.weighted_losses import loss_of
 from indb_tensile.request.hyperparam_rules import HYPERPARAMS
 from indb_tensile.request.loss_rules import LOSSES
 
