@@ -103,7 +103,7 @@ from indb_tensile.scheduler.admission.pool import (
     Succeeded,
     TrainerId,
 )
-from indb_tensile.scheduler.admission.preemption import change_priorities, let_return
+from indb_tensile.scheduler.admission.preemption import change_priorities, end_first_turn, let_return
 from indb_tensile.scheduler.admission.rounds import keep_round, round_left
 from indb_tensile.scheduler.admission.running_set import watch
 from indb_tensile.scheduler.admission.set_review import review
@@ -336,6 +336,7 @@ def _stepped(decision: Decision, progress: StepsLeft) -> None:
     if member is not None:
         member = note_startup(decision, member, progress.startup_ns)
         credit(decision, add_steps(decision, member, progress.steps_left), progress.steps_left)
+        end_first_turn(decision, member)
 
 
 # --- and out ---------------------------------------------------------------------------------------------------

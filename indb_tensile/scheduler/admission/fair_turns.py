@@ -85,7 +85,8 @@ def in_fair_order(pool: Pool, members: Sequence[Member], ends_ns: Mapping[int, f
 
     First come jobs for which others have left the device already, then jobs whose first step is overdue, and then all
     others as the fair schedule ends them. An owner's places in this order are given to its jobs by their priorities,
-    so a priority delays no job of another owner. `ends_ns` are foretold_fair_ends_ns(pool), if they are known.
+    so a priority delays no job of another owner. A job whose first step is overdue keeps its place. `ends_ns` are
+    foretold_fair_ends_ns(pool), if they are known.
     """
     ends_ns = foretold_fair_ends_ns(pool) if ends_ns is None else ends_ns
     awaited = {other.aside_for for other in pool.members}
@@ -99,11 +100,13 @@ def in_fair_order(pool: Pool, members: Sequence[Member], ends_ns: Mapping[int, f
         return (not first, not holds_queue(member), later, ready_s, ends_ns.get(member.job.claim, float("inf")))
 
     places = sorted(members, key=place)
+    kept = frozenset(member.job.claim for member in places if keeps_place(pool, member))
     by_owner: dict[int, list[Member]] = {}
     for member in places:
-        by_owner.setdefault(member.job.owner_oid, []).append(member)
+        if member.job.claim not in kept:
+            by_owner.setdefault(member.job.owner_oid, []).append(member)
     turns = {owner: iter(sorted(jobs, key=lambda m: -m.job.priority)) for owner, jobs in by_owner.items()}
-    return [next(turns[member.job.owner_oid]) for member in places]
+    return [member if member.job.claim in kept else next(turns[member.job.owner_oid]) for member in places]
 
 
 def foretold_fair_ends_ns(pool: Pool) -> dict[int, float]:
@@ -129,6 +132,14 @@ def is_overdue(pool: Pool, member: Member) -> bool:
     if member.stage is not JobStage.WAITING or member.trains or member.ready_s is None:
         return False
     return is_waiting_rank(member) or pool.now_s - member.ready_s >= pool.first_step_s
+
+
+def keeps_place(pool: Pool, member: Member) -> bool:
+    """Return whether the job also goes before higher jobs of its owner, because its first step is overdue.
+
+    A rank does not: it never leaves the device, so they would wait until it ends.
+    """
+    return member.job.gang is None and is_overdue(pool, member)
 
 
 def is_early_rank(pool: Pool, member: Member) -> bool:

@@ -4,6 +4,10 @@ The lower jobs are set aside: their trainers park them at their next iteration's
 job of a higher priority waits any more, they may return, and wait for admission like new jobs. Foretold completion
 then decides whether they run beside the higher job or after it.
 
+A job that waited for its first step for `first_step_s` trains for a quantum (shift_rule.py) before it makes way: it
+went before the higher jobs, and if they displaced it at once, it would have waited for nothing. Each job has one such
+turn, so two jobs cannot displace each other again and again.
+
 Priorities are compared between the jobs of one owner only. Otherwise any role could take the device from the others.
 """
 
@@ -12,8 +16,10 @@ from dataclasses import replace
 
 from indb_tensile.job import JobId
 from indb_tensile.scheduler.admission.decision import Decision
+from indb_tensile.scheduler.admission.fair_turns import keeps_place
 from indb_tensile.scheduler.admission.parking import bring_back, set_aside
-from indb_tensile.scheduler.admission.pool import JobStage, Member, PlanReason, Sharing
+from indb_tensile.scheduler.admission.pool import JobStage, Member, PlanReason, Pool, Sharing
+from indb_tensile.scheduler.admission.shift_rule import is_in_quantum
 
 
 def change_priorities(decision: Decision, priorities: Mapping[JobId, int]) -> None:
@@ -29,11 +35,38 @@ def change_priorities(decision: Decision, priorities: Mapping[JobId, int]) -> No
 def make_way(decision: Decision, head: Member) -> None:
     """Set aside the running jobs of the same owner that have lower priorities than this job. It could run if they
     were away.
+
+    If this job keeps its place although a higher one waits as well, jobs leave as they would for the higher one.
     """
-    for member in decision.pool.at(JobStage.RUNNING):
-        follows_a_plan = member.settled and member.adopted > 0
-        if _is_lower(member, head) and follows_a_plan and not member.set_aside and member.job.gang is None:
+    pool = decision.pool
+    heads = [head]
+    if keeps_place(pool, head):
+        heads += [m for m in pool.at(JobStage.WAITING) if not (m.paused or m.set_aside or m.over_quota)]
+    for member in pool.at(JobStage.RUNNING):
+        may_leave = member.settled and member.adopted > 0 and not member.set_aside and member.job.gang is None
+        if may_leave and any(_is_lower(member, other) for other in heads) and not has_first_turn(pool, member):
             set_aside(decision, member)
+
+
+def has_first_turn(pool: Pool, member: Member) -> bool:
+    """Return whether the running job has its first quantum, after its first step had been overdue.
+
+    Where the speed of the link is not known, and so neither what a change costs, it has its first step.
+    """
+    if member.stage is not JobStage.RUNNING or member.parks or member.ready_s is None:
+        return False
+    if member.sent_s - member.ready_s < pool.first_step_s:
+        return False
+    return is_in_quantum(pool, member) if pool.link is not None else member.steps_left >= member.turn_steps
+
+
+def end_first_turn(decision: Decision, before: Member) -> None:
+    """Divide the memory anew if the first turn of this job is over since `before`, and a higher job waits."""
+    member = decision.pool.of_job(before.job.job)
+    if member is None or not has_first_turn(decision.pool, before) or has_first_turn(decision.pool, member):
+        return
+    if any(_is_lower(member, other) for other in decision.pool.at(JobStage.WAITING)):
+        decision.plan_anew(PlanReason.START)
 
 
 def let_return(decision: Decision, waiting: Iterable[Member]) -> None:

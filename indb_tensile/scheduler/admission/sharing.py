@@ -15,7 +15,13 @@ from indb_tensile.scheduler.admission.admission_orders import (
 from indb_tensile.scheduler.admission.calibration_room import calibrate, make_room
 from indb_tensile.scheduler.admission.completion_rule import StartRule, with_trade_offs
 from indb_tensile.scheduler.admission.decision import Decision, planned
-from indb_tensile.scheduler.admission.fair_turns import foretold_fair_ends_ns, in_fair_order, is_awaited, is_overdue
+from indb_tensile.scheduler.admission.fair_turns import (
+    foretold_fair_ends_ns,
+    in_fair_order,
+    is_awaited,
+    is_overdue,
+    keeps_place,
+)
 from indb_tensile.scheduler.admission.memory_correction import make_memory
 from indb_tensile.scheduler.admission.oversized_job import least_limit, too_large
 from indb_tensile.scheduler.admission.plan_targets import (
@@ -210,7 +216,7 @@ def _try(
         return False
     if rule is not None and rule.considers(head.job.job) and head.job.job not in rule.choice.starts:
         decision.wait(head, rule.waiting_text(head.job.job))
-        if present.runs_lower(head):
+        if present.runs_lower(head) or keeps_place(decision.pool, head):
             make_way(decision, head)
         return False
     return (

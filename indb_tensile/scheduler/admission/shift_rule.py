@@ -22,6 +22,7 @@ from indb_tensile.scheduler.admission.fair_turns import (
     is_awaited,
     is_early_rank,
     is_overdue,
+    keeps_place,
 )
 from indb_tensile.scheduler.admission.idle_devices import goes_soon
 from indb_tensile.scheduler.admission.parking import bring_back, free_places, set_aside
@@ -105,6 +106,11 @@ def quantum_ns(pool: Pool, member: Member) -> float:
     return change_ns(pool, member) / CHANGE_SHARE
 
 
+def is_in_quantum(pool: Pool, member: Member) -> bool:
+    """Return whether the job has trained for less than its quantum since it came to the device."""
+    return (member.turn_steps - member.steps_left) * member.alone_ns < quantum_ns(pool, member)
+
+
 def _foretell_shift(
     pool: Pool, waiting: Sequence[Member], ends_ns: Mapping[int, float] | None = None
 ) -> tuple[list[Member], Member] | None:
@@ -158,6 +164,7 @@ def _question(pool: Pool, known: Sequence[Member], ends_ns: Mapping[int, float])
         beginning=sum(1 << k for k in numbers if _may_leave_early(pool, known[k])),
         new=sum(1 << k for k, m in enumerate(known) if m.stage is JobStage.WAITING and not m.generation),
         overdue=sum(1 << k for k, m in enumerate(known) if is_overdue(pool, m)),
+        kept=sum(1 << k for k, m in enumerate(known) if keeps_place(pool, m)),
     )
 
 
@@ -166,8 +173,7 @@ def _may_leave(pool: Pool, member: Member) -> bool:
         return False
     if member.yielded and any(is_early_rank(pool, other) for other in pool.members):
         return False
-    done_ns = (member.turn_steps - member.steps_left) * member.alone_ns
-    return done_ns >= quantum_ns(pool, member) and _is_worth_a_change(pool, member)
+    return not is_in_quantum(pool, member) and _is_worth_a_change(pool, member)
 
 
 def _may_leave_early(pool: Pool, member: Member) -> bool:

@@ -40,7 +40,8 @@ class ShiftQuestion:
     `order` has all jobs in fair order. `fair_ends_ns` is by job the time until the fair schedule ends it, and
     `change_ns` the time in which its state leaves the device and returns. `movable` are the running jobs that may
     leave, and `beginning` those that may leave only for one of the `new` jobs, which have not begun to train.
-    `overdue` are the waiting jobs whose first step is overdue.
+    `overdue` are the waiting jobs whose first step is overdue, and `kept` those of them that also precede jobs of
+    higher priorities of their owners.
     """
 
     forecasts: SetForecasts
@@ -52,6 +53,7 @@ class ShiftQuestion:
     beginning: int = 0
     new: int = 0
     overdue: int = 0
+    kept: int = 0
 
     def displaces(self, job: int, other: int) -> bool:
         """Return whether the running job `other` may leave for the waiting job `job`."""
@@ -60,6 +62,8 @@ class ShiftQuestion:
 
     def precedes(self, job: int, other: int) -> bool:
         """Return whether `job` comes before `other` in fair order, by more than the error of estimates."""
+        if self.kept >> job & 1:
+            return True
         demand, other_demand = self.forecasts.demands[job], self.forecasts.demands[other]
         if demand.owner == other_demand.owner and demand.priority != other_demand.priority:
             return demand.priority > other_demand.priority

@@ -221,6 +221,85 @@ def test_a_long_job_that_waits_for_its_first_step_for_too_long_has_one_quantum()
     assert _leaving(controller) == [second]
 
 
+def test_a_first_step_that_is_overdue_comes_once_before_a_higher_job_of_the_owner_that_runs() -> None:
+    controller = _controller(first_step_s=60.0)
+    high = _start(controller, 1, 50_000.0, priority=5)
+    controller.send(Tick(now_s=0.0))
+    low = _capture(controller, 2, 90_000.0)
+    _train(controller, high, 2 * _QUANTUM_STEPS)
+    controller.send(Tick(now_s=59.0))
+    assert _leaving(controller) == []
+    controller.send(Tick(now_s=61.0))
+    assert _leaving(controller) == [high]
+    _parked(controller, high)
+    controller.adopt_all()
+    assert _stages(controller) == {1: JobStage.WAITING, 2: JobStage.RUNNING}
+    controller.send(Tick(now_s=62.0))
+    _train(controller, low, _QUANTUM_STEPS / 2)
+    assert _leaving(controller) == [], "it has its quantum"
+    _train(controller, low, _QUANTUM_STEPS)
+    assert _leaving(controller) == [low]
+    _settle(controller)
+    assert _stages(controller) == {1: JobStage.RUNNING, 2: JobStage.WAITING}
+    for now_s in range(100, 1_000, 100):
+        _train(controller, high, 2 * _QUANTUM_STEPS)
+        controller.send(Tick(now_s=float(now_s)))
+        assert _leaving(controller) == [], "the first step is not overdue any more"
+    controller.finish(high)
+    controller.adopt_all()
+    assert _stages(controller) == {2: JobStage.RUNNING}
+
+
+def test_a_first_step_that_is_overdue_comes_before_a_higher_job_of_the_owner_that_waits_as_well() -> None:
+    controller = _controller(first_step_s=60.0)
+    other = _start(controller, 1, 1_000.0, owner=2)
+    controller.send(Tick(now_s=0.0))
+    low = _capture(controller, 2, 500.0)
+    controller.send(Tick(now_s=50.0))
+    high = _capture(controller, 3, 90_000.0, priority=5)
+    controller.send(Tick(now_s=61.0))
+    controller.finish(other)
+    controller.adopt_all()
+    assert _stages(controller) == {2: JobStage.RUNNING, 3: JobStage.WAITING}
+    controller.finish(low)
+    controller.adopt_all()
+    assert _stages(controller) == {3: JobStage.RUNNING}
+    assert controller.pool.of_trainer(high) is not None
+
+
+def test_a_running_job_leaves_for_a_higher_one_also_while_an_overdue_first_step_goes_before_both() -> None:
+    controller = _controller(first_step_s=60.0, parked_jobs=0)
+    running = _start(controller, 1, 50_000.0)
+    controller.send(Tick(now_s=0.0))
+    low = _capture(controller, 2, 90_000.0)
+    _train(controller, running, 2 * _QUANTUM_STEPS)
+    controller.send(Tick(now_s=61.0))
+    assert _leaving(controller) == [], "no job may wait in host memory"
+    _capture(controller, 3, 90_000.0, priority=5)
+    assert _leaving(controller) == [running]
+    _parked(controller, running)
+    controller.adopt_all()
+    member = controller.pool.of_trainer(low)
+    assert member is not None
+    assert member.stage is JobStage.RUNNING
+
+
+def test_a_job_whose_first_step_was_overdue_has_that_step_where_the_cost_of_a_change_is_not_known() -> None:
+    controller = _controller(first_step_s=60.0, link=None)
+    other = _start(controller, 1, 1_000.0, owner=2)
+    controller.send(Tick(now_s=0.0))
+    low = _capture(controller, 2, 90_000.0)
+    controller.send(Tick(now_s=50.0))
+    _capture(controller, 3, 90_000.0, priority=5)
+    controller.send(Tick(now_s=61.0))
+    controller.finish(other)
+    controller.adopt_all()
+    assert _stages(controller) == {2: JobStage.RUNNING, 3: JobStage.WAITING}
+    assert _leaving(controller) == []
+    _train(controller, low, 1.0)
+    assert _leaving(controller) == [low]
+
+
 def test_free_device_is_not_left_idle_once_a_first_step_is_overdue_although_no_event_comes() -> None:
     controller = _controller(first_step_s=5.0)
     controller.pool = replace(controller.pool, asked=True)  # so that no job starts
@@ -310,20 +389,47 @@ def test_a_set_that_is_as_fast_as_foretold_stays() -> None:
 
 
 @given(
-    jobs=st.lists(st.tuples(st.integers(1, 40), st.integers(10, 20_000), st.integers(1, 3)), min_size=1, max_size=6),
-    data=st.data(),
+    jobs=st.lists(
+        st.tuples(st.integers(1, 40), st.integers(10, 20_000), st.integers(1, 3), st.just(0)), min_size=1, max_size=6
+    ),
+    noise=st.lists(st.floats(0.97, 1.03), min_size=7, max_size=7),
 )
 @some_examples()
 def test_every_job_has_its_first_step_in_time_and_ends_and_changes_are_rare(
-    jobs: list[tuple[int, int, int]], data: st.DataObject
+    jobs: list[tuple[int, int, int, int]], noise: list[float]
 ) -> None:
-    """Simulate a second at a time: jobs arrive, train, make way and end. Step times have noise."""
+    parks, trained_s = _simulate(jobs, noise)
+    # once in each quantum, and once for each job at the beginning of its training
+    assert parks <= trained_s / (_QUANTUM_STEPS / 100.0) + len(jobs)
+    assert parks <= 4 * len(jobs), "jobs change places again and again"
+
+
+@given(
+    jobs=st.lists(
+        st.tuples(st.integers(1, 40), st.integers(10, 20_000), st.integers(1, 2), st.integers(0, 2)),
+        min_size=2,
+        max_size=6,
+    ),
+    noise=st.lists(st.floats(0.97, 1.03), min_size=7, max_size=7),
+)
+@some_examples()
+def test_every_job_has_its_first_step_in_time_behind_higher_priorities_of_its_owner(
+    jobs: list[tuple[int, int, int, int]], noise: list[float]
+) -> None:
+    parks, _ = _simulate(jobs, noise)
+    # each job leaves once for each job of a higher priority that comes, and once for each first step that is overdue
+    assert parks <= 4 * len(jobs) + len(jobs) ** 2, "jobs change places again and again"
+
+
+def _simulate(jobs: list[tuple[int, int, int, int]], noise: list[float]) -> tuple[int, float]:
+    """Simulate a second at a time: jobs arrive, train, make way and end. Step times have noise.
+
+    A job is the second of its arrival, its steps, its owner and its priority. Return how often jobs left the device,
+    and the seconds of training.
+    """
     first_step_s = 30.0
     controller = _controller(max_jobs=8, parked_jobs=7, first_step_s=first_step_s)
-    arrivals = sorted(
-        (at_s, number, float(steps), owner) for number, (at_s, steps, owner) in enumerate(jobs, start=1)
-    )
-    noise = data.draw(st.lists(st.floats(0.97, 1.03), min_size=7, max_size=7))
+    arrivals = sorted((at_s, number, float(steps), rest) for number, (at_s, steps, *rest) in enumerate(jobs, start=1))
     ready_s: dict[int, float] = {}
     first_s: dict[int, float] = {}
     now_s, parks, trained_s = 0.0, 0, 0.0
@@ -333,9 +439,9 @@ def test_every_job_has_its_first_step_in_time_and_ends_and_changes_are_rare(
         controller.send(Tick(now_s=now_s))
         parks += _settle(controller)
         while arrivals and arrivals[0][0] <= now_s:
-            _, number, steps, owner = arrivals.pop(0)
+            _, number, steps, (owner, priority) = arrivals.pop(0)
             ready_s[number] = now_s
-            _capture(controller, number, steps, owner=owner)
+            _capture(controller, number, steps, owner=owner, priority=priority)
             parks += _settle(controller)
         running = controller.pool.at(JobStage.RUNNING)
         for member in running:
@@ -352,9 +458,7 @@ def test_every_job_has_its_first_step_in_time_and_ends_and_changes_are_rare(
     # within the bound, and the quanta of the jobs that are overdue at the same time and of those that run
     cycle_s = len(jobs) * (_QUANTUM_STEPS / 100.0 + 2.0) + 2.0
     assert all(first_s[number] - ready_s[number] <= first_step_s + cycle_s for number in ready_s)
-    # once in each quantum, and once for each job at the beginning of its training
-    assert parks <= trained_s / (_QUANTUM_STEPS / 100.0) + len(jobs)
-    assert parks <= 4 * len(jobs), "jobs change places again and again"
+    return parks, trained_s
 
 
 def _left(controller: FakeController, trainer: TrainerId) -> float | None:

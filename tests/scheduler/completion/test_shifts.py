@@ -119,6 +119,13 @@ def test_an_overdue_first_step_makes_a_shorter_job_leave() -> None:
     assert choose_shift(_question(jobs, running=0b01, overdue=0b10)) == DeviceShift(leaving=0b01, first=1)
 
 
+def test_an_overdue_first_step_makes_a_higher_job_of_its_owner_leave_only_if_it_keeps_its_place() -> None:
+    jobs = [_demand(1, 50, priority=1), _demand(2, 500)]
+    question = replace(_question(jobs, running=0b01, overdue=0b10), order=(1, 0))
+    assert choose_shift(question) is None
+    assert choose_shift(replace(question, kept=0b10)) == DeviceShift(leaving=0b01, first=1)
+
+
 def test_a_job_that_would_end_later_than_with_fair_shares_passes_a_shorter_job_of_another_owner() -> None:
     jobs = [_demand(1, 50, owner=1), _demand(2, 60, owner=2)]
     late = _question(jobs, running=0b01, fair_ends_s=[100.0, 61.0])
