@@ -16,7 +16,7 @@ from typing import cast
 
 from ..errors import RequestError
 from ..request.json_text import json_text
-from .refusals import INVALID_BYTES, READ_ONLY, RefusalError, database_error_fields, fault, refusal_fields
+from .refusals import INVALID_BYTES, MAY_WRITE, READ_ONLY, RefusalError, database_error_fields, fault, refusal_fields
 from .spi import SQL_ASCII, Json, Plpy, encoding, takes_any_statement
 
 
@@ -61,9 +61,10 @@ def prediction_pages(plpy: Plpy, reading: int, snapshot: str | None) -> Iterator
 
     Each has keys, values, labels, probabilities, targets and an error, as texts for SQL (relation_predictions.py).
     """
-    plpy = _for_database(plpy)
+    plpy, place = _for_database(plpy), {}
     if reading > 0:
-        pages = importlib.import_module(".relation_predictions", __package__).pages(plpy, reading, snapshot)
+        module = importlib.import_module(".relation_predictions", __package__)
+        place, pages = module.place_of(reading), module.pages(plpy, reading, snapshot)
     else:
         pages = importlib.import_module(".series_forecasts", __package__).pages(plpy, reading)
     while True:
@@ -72,7 +73,7 @@ def prediction_pages(plpy: Plpy, reading: int, snapshot: str | None) -> Iterator
         except RequestError as refusal:
             page = _error_page(refusal_fields(refusal))
         except plpy.SPIError as error:
-            page = _error_page(_with_place_of_text(plpy, {}, database_error_fields(error)))
+            page = _error_page(_with_place_of_text(plpy, place, database_error_fields(error)))
         except Exception as error:  # noqa: BLE001 - the outermost frame; PL/Python's own context names no module
             page = _error_page(fault(error))
         if page is None:
@@ -125,7 +126,7 @@ def _with_read_only_reason(plpy: Plpy, error: dict[str, str]) -> dict[str, str]:
             hint="Connect to the primary server.",
         )
         return refusal_fields(refusal)
-    return error | {"hint": "Run: set transaction_read_only = off; or connect as a role whose sessions may write."}
+    return error | {"hint": MAY_WRITE}
 
 
 IN_RECOVERY = "select pg_catalog.pg_is_in_recovery() as standby"
@@ -144,7 +145,7 @@ VERBS = {
     "predict_table": "relation_predictions",
     "predict_into": "prediction_request",
     "forecast": "series_forecasts",
-    "describe_prediction": "relation_predictions",
+    "describe_prediction": "relation_columns",
     "evaluate": "evaluations",
     "figure": "figures",
     "split": "split_listing",

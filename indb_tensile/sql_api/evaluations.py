@@ -12,6 +12,7 @@ from . import service_connection
 from .feature_columns import all_known
 from .predictions import storable
 from .refusals import DATA, MISSING_COLUMN, NOT_READY, TOO_MUCH, RefusalError
+from .relation_columns import describe_version, named_columns
 from .row_features import with_features
 from .series_forecasts import evaluate_series
 from .spi import Cursor, Json, Plpy, Row, callers_path, fetch, literal
@@ -69,6 +70,7 @@ def evaluate_relation(plpy: Plpy, model: str, version: Row, oid: int, path: str 
         try:
             answer = service_connection.ask_rows(plpy, part_request, rows)
         except service_connection.ServiceRefusalError as refusal:
+            describe_version(plpy, model, version, source, named_columns(plpy, oid))  # names a column that is missing
             raise refusal if refusal.row is None else refusal.of_row(refusal.row + 1) from None
         if following is None:
             break

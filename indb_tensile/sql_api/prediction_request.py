@@ -21,7 +21,7 @@ from .feature_computation import checked_expressions
 from .feature_expressions import add_stored_features, drop_view, input_type, naming_features
 from .pinned_settings import OUTPUTS, pinned
 from .refusals import DUPLICATE_TABLE, MISSING, TOO_MANY_COLUMNS, WRONG_KIND, RefusalError
-from .relation_predictions import describe_version, is_plain_key, key_columns, kinds_agree, named_columns
+from .relation_columns import describe_version, is_plain_key, key_columns, kinds_agree, named_columns
 from .snapshot_copy import make_snapshot, require_writable
 from .spi import Json, Plpy, Row, fetch
 from .stored_transforms import stored_transform

@@ -28,6 +28,8 @@ LOCKED = "55P03"
 UNAVAILABLE = "57P03"
 FAULT = "XX000"
 
+MAY_WRITE = "Run: begin read write; or, for the whole session: set default_transaction_read_only = off;"
+
 
 class RefusalError(RequestError):
     """A refused request with an SQLSTATE of its own. `tensile.call` raises it in SQL."""

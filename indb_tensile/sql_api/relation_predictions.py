@@ -20,16 +20,22 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from ..errors import RequestError
-from ..request.column_types import KIND_OF_TYPE
-from ..request.copyable_relation import COLUMNS
 from ..request.pair_sides import check_side
 from ..request.request_fields import read_integer, read_model_name, read_names, read_text
 from . import service_connection
-from .refusals import DENIED, MISSING_COLUMN, NOT_READY, TOO_MUCH, RefusalError
+from .refusals import DENIED, NOT_READY, TOO_MUCH, RefusalError
+from .relation_columns import (
+    INTEGERS,
+    describe_version,
+    is_plain_key,
+    key_columns,
+    kinds_agree,
+    named_relation,
+    type_of,
+)
 from .row_features import raw_columns, with_features
 from .shared_reading import Page, may_share, shared_pages, transaction_of
 from .spi import Json, Plpy, Row, callers_path, fetch
-from .training_table import VIEW_KEY, no_table
 from .version_lookup import find_version
 
 _FIRST_ROWS = 10  # rows of the first fetch, so that the first answers come quickly
@@ -43,7 +49,10 @@ _MOST_BEGUN = 64  # most readings of a transaction that are not ended, for examp
 
 
 class _Reading(NamedTuple):
-    """A prepared reading: the statement that reads the rows, and the `request` to the service for each part."""
+    """A prepared reading: the statement that reads the rows, and the `request` to the service for each part.
+
+    `place` has the relation, and in `exclude` its columns that are not read: where a text at fault may be.
+    """
 
     role: str
     source: str
@@ -52,6 +61,7 @@ class _Reading(NamedTuple):
     request: Json
     binary: bool
     version: Row
+    place: Json
     shared: Json | None  # the request to read the relation, if the service may read it
 
     @property
@@ -103,7 +113,7 @@ def predict_table(plpy: Plpy, request: Json) -> Json:
     check_side(side)
     if request.get("embedding") is True:
         kind = "table_embedding" if side is None else f"table_{side}_embedding"
-    source, columns = _relation(plpy, oid)
+    source, columns = named_relation(plpy, oid)
     features = describe_version(plpy, model, version, source, columns, side)["features"]
     computes = version["transform"] is not None
     key = key_columns(plpy, oid, source, columns, read_names(request, "keys"))
@@ -114,8 +124,8 @@ def predict_table(plpy: Plpy, request: Json) -> Json:
         service_request["measured"] = True
     names = raw_columns(version, [feature["name"] for feature in features])
     if binary:
-        service_request["columns"] = [[name, _type_of(columns[name])] for name in names]
-        if 0 < len(key) <= _MOST_FIELDS - len(names) and all(columns[name]["base"] in _INTEGERS for name in key):
+        service_request["columns"] = [[name, type_of(columns[name])] for name in names]
+        if 0 < len(key) <= _MOST_FIELDS - len(names) and all(columns[name]["base"] in INTEGERS for name in key):
             service_request["keys"] = [[name, columns[name]["base"]] for name in key]
         service_request["server_version"] = fetch(plpy, SERVER_VERSION)[0]["number"]
     shared = _shared_request(plpy, oid, columns, [*names, *key], service_request)
@@ -128,11 +138,17 @@ def predict_table(plpy: Plpy, request: Json) -> Json:
         request=service_request,
         binary=binary,
         version=version,
+        place={"relation": oid, "exclude": [name for name in columns if name not in (*names, *key)]},
         shared=shared,
     )
     while len(_prepared) > _MOST_PREPARED:
         _prepared.popitem(last=False)
     return {"reading": number, "exports": shared is not None}
+
+
+def place_of(number: int) -> Json:
+    """Return the `place` of a prepared reading; without it, nothing."""
+    return _prepared[number].place if number in _prepared else {}
 
 
 def _shared_request(
@@ -143,30 +159,6 @@ def _shared_request(
         return None
     parts = fetch(plpy, RELATION_PARTS, oid)
     return None if not parts else {**service_request, "verb": "read", "oid": oid, **parts[0]}
-
-
-def describe_prediction(plpy: Plpy, request: Json) -> Json:
-    """Return the target of a model, the kind of its predictions, and the columns that its rows need.
-
-    `several` says whether a prediction has several values, and `needed` names the columns of the relation that the
-    rows must have. `columns` are all columns with their types, and `relation` is the quoted name. Refuses a relation
-    that lacks a needed column.
-    """
-    model = read_model_name(request)
-    version = find_version(plpy, model, None)
-    oid = read_integer(request, "relation")
-    if oid is None:
-        raise RequestError("no relation is given", hint="Name the relation whose rows to predict.")
-    source, columns = _relation(plpy, oid)
-    described = describe_version(plpy, model, version, source, columns)
-    return {
-        "target": version["target"],
-        "several": described["several"],
-        "kind": described["kind"],
-        "needed": raw_columns(version, [feature["name"] for feature in described["features"]]),
-        "columns": {column: row["type"] for column, row in columns.items()},
-        "relation": source,
-    }
 
 
 def pages(plpy: Plpy, number: int, snapshot: str | None = None) -> Iterator[Page]:
@@ -361,83 +353,6 @@ def _close(plpy: Plpy, *cursors: str) -> None:
         plpy.execute(f"close {row['name']}")
 
 
-def _relation(plpy: Plpy, oid: int) -> tuple[str, dict[str, Row]]:
-    """Return the relation's name, quoted, and its columns. PostgreSQL checks the caller's rights when it reads."""
-    names = fetch(plpy, RELATION_NAME, oid)
-    if not names:
-        raise no_table(oid)
-    return names[0]["name"], named_columns(plpy, oid)
-
-
-def named_columns(plpy: Plpy, oid: int) -> dict[str, Row]:
-    """Return the described columns of a relation by their names."""
-    return {row["name"]: row for row in fetch(plpy, COLUMNS, oid)}
-
-
-def describe_version(
-    plpy: Plpy, model: str, version: Row, source: str, columns: Mapping[str, Row], side: str | None = None
-) -> Json:
-    """Return the service's description of a version, or of one side. Refuses a relation that lacks a feature."""
-    own: Json = {"verb": "features", "version": version["version_id"]}
-    described: Json = service_connection.ask(plpy, own if side is None else own | {"side": side})
-    needed = raw_columns(version, [feature["name"] for feature in described["features"]])
-    absent = [name for name in needed if name not in columns]
-    if absent:
-        raise RefusalError(
-            MISSING_COLUMN,
-            f'relation {source} has no column "{absent[0]}", which model "{model}" needs',
-            hint=f"Name a relation that has it. The columns of {source} are {', '.join(columns) or 'none'}.",
-        )
-    return described
-
-
-def key_columns(
-    plpy: Plpy, oid: int, source: str, columns: Mapping[str, Row], keys: Sequence[str] | None
-) -> list[str]:
-    """Return the columns that name a row: the given ones, or else those of the primary key.
-
-    For a view these are the columns of the primary key of its table.
-
-    The given name "*" stands for all columns.
-    """
-    if keys is None:
-        keys = [name for name, column in columns.items() if column["primary_key"]]
-        keys = keys or [row["name"] for row in fetch(plpy, VIEW_KEY, oid)]
-        if not keys:
-            raise RequestError(
-                f"keys is null, and relation {source} has no primary key",
-                hint="Name columns that tell its rows apart: keys => array['id'].",
-            )
-    if keys == ["*"] and "*" not in columns:
-        return list(columns)
-    for name in keys:
-        if name not in columns:
-            raise RefusalError(
-                MISSING_COLUMN,
-                f'relation {source} has no column "{name}"',
-                detail="It is named in keys.",
-                hint=f"The columns of {source} are {', '.join(columns) or 'none'}.",
-            )
-    return list(keys)
-
-
-def is_plain_key(columns: Mapping[str, Row], key: Sequence[str]) -> bool:
-    """Return whether json_build_object may make the key's JSON, which then depends on no setting of the session."""
-    return len(key) <= _MOST_PAIRS and all(_type_of(columns[name]) in _PLAIN_KEYS for name in key)
-
-
-def kinds_agree(column: Row, kind: str) -> bool:
-    """Return whether the service can read the column's binary form as values of this kind."""
-    type_kind = "text" if column["enumerated"] else KIND_OF_TYPE.get(column["base"] or "", "")
-    return kind == {"integer": "number", "float": "number", "boolean": "number", "date": "time"}.get(
-        type_kind, type_kind
-    )
-
-
-def _type_of(column: Row) -> str:
-    return "text" if column["enumerated"] else str(column["base"])  # the binary form of an enum is its label
-
-
 def _statement(
     plpy: Plpy,
     source: str,
@@ -474,11 +389,6 @@ _begun: OrderedDict[int, _Begun] = OrderedDict()
 _abandoned: list[str] = []  # names of cursors
 
 _MOST_FIELDS = 1664  # PostgreSQL allows no more in a row
-_MOST_PAIRS = 50  # PostgreSQL allows 100 arguments to a function, and a pair takes two
-
-_INTEGERS = ("int2", "int4", "int8")
-# Types whose JSON no setting of the session changes. Keys of other types become JSON under pinned settings.
-_PLAIN_KEYS = (*_INTEGERS, "bool", "numeric", "text", "varchar", "bpchar", "name", "uuid", "date", "timestamp")
 
 # A cursor of PL/Python (plpy.cursor) is pinned: with the extended query protocol a statement with a LIMIT could not
 # be committed. So the readings declare cursors of their own.
@@ -489,9 +399,5 @@ SESSION = "select current_user::text as role, pg_catalog.now()::text as transact
 SERVER_VERSION = "select pg_catalog.current_setting('server_version_num')::int4 as number"
 RELATION_PARTS = """
 select n.nspname as schema, c.relname as relation, tensile.current_role_oid()::int8 as role
-  from pg_catalog.pg_class as c join pg_catalog.pg_namespace as n on n.oid = c.relnamespace
- where c.oid = $1::oid"""
-RELATION_NAME = """
-select pg_catalog.format('%I.%I', n.nspname, c.relname) as name
   from pg_catalog.pg_class as c join pg_catalog.pg_namespace as n on n.oid = c.relnamespace
  where c.oid = $1::oid"""

@@ -19,7 +19,8 @@ from ..request.request_fields import read_integer, read_model_name, read_text
 from . import service_connection
 from .predictions import storable
 from .refusals import DATA, DENIED, MISSING_COLUMN, NOT_READY, TOO_MUCH, RefusalError
-from .relation_predictions import CURSORS, RELATION_NAME, SESSION, named_columns
+from .relation_columns import RELATION_NAME, named_columns
+from .relation_predictions import CURSORS, SESSION
 from .shared_reading import Page
 from .spi import Json, Plpy, Row, callers_path, fetch, literal
 from .training_table import no_table

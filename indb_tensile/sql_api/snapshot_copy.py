@@ -13,6 +13,7 @@ from typing import Protocol, cast
 
 from ..request.copyable_relation import FOREIGN_TABLE, VIEW
 from .refusals import (
+    MAY_WRITE,
     MISSING_TABLE,
     READ_ONLY,
     TOO_MANY_COLUMNS,
@@ -33,10 +34,7 @@ def require_writable(plpy: Plpy) -> None:
     transactions = fetch(plpy, TRANSACTION)
     if not transactions or not transactions[0]["read_only"]:
         return
-    if transactions[0]["standby"]:
-        hint = "This server is a standby: connect to the primary server."
-    else:
-        hint = "Run: set transaction read write; before the transaction's first query, or begin another transaction."
+    hint = "This server is a standby: connect to the primary server." if transactions[0]["standby"] else MAY_WRITE
     raise RefusalError(READ_ONLY, "a job cannot be enqueued in a read-only transaction", hint=hint)
 
 

@@ -64,7 +64,9 @@ REFUSED_STATEMENTS = {
         'a text in column "word" of public.texts, in the row with the key id 5, is not valid UTF-8'
     ),
     b"tensile_predict_table('sound', 'texts')": 'row 5: column "word": the text is not valid UTF-8: caf\\xe9',
-    b"tensile_predict_table('keyed', 'keys')": "a text or a name is not valid UTF-8",
+    b"tensile_predict_table('keyed', 'keys')": (
+        'a text in column "id" of public.keys, in the row with the key id k\\3511, is not valid UTF-8'
+    ),
 }
 # For each job that fails: its error, and the row's key.
 FAILING_JOBS = {

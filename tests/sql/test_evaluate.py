@@ -55,6 +55,24 @@ def test_evaluation_of_a_relation_without_the_target_names_the_target(alice: Con
 
 
 @pytest.mark.usefixtures("published")
+def test_evaluation_of_a_relation_without_a_feature_names_the_feature(alice: Connection, serve: Serve) -> None:
+    def without_petal(request: Json) -> Json:
+        if request["verb"] == "features":
+            return result({"features": [{"name": "petal", "kind": "number"}]})
+        return {"ok": False, "error": {"sqlstate": "22023", "message": "the row has no column petal"}, "row": 0}
+
+    serve(without_petal)
+    alice.execute("create table other as select id, species from iris")
+
+    assert refused(alice, "select * from tensile_evaluate('flowers', 'other')") == Refused(
+        "42703",
+        'relation public.other has no column "petal", which model "flowers" needs',
+        None,
+        "Name a relation that has it. The columns of public.other are id, species.",
+    )
+
+
+@pytest.mark.usefixtures("published")
 def test_long_evaluation_is_sent_in_parts(alice: Connection, serve: Serve) -> None:
     def evaluate(request: Json) -> Json:
         return result({"metrics": {"accuracy": 0.5}} if request["last"] else {"rows": 0})

@@ -347,8 +347,7 @@ def test_read_only_transaction_is_refused(owner: Connection) -> None:
                 "25006",
                 "a job cannot be enqueued in a read-only transaction",
                 None,
-                "Run: set transaction read write; before the transaction's first query, "
-                "or begin another transaction.",
+                "Run: begin read write; or, for the whole session: set default_transaction_read_only = off;",
             )
             owner.execute("rollback")
             owner.execute("begin")

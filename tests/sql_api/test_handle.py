@@ -76,7 +76,7 @@ def test_request_that_python_cannot_read_is_refused(text: str) -> None:
         (
             False,
             "cannot execute INSERT in a read-only transaction",
-            "Run: set transaction_read_only = off; or connect as a role whose sessions may write.",
+            "Run: begin read write; or, for the whole session: set default_transaction_read_only = off;",
         ),
     ],
 )
