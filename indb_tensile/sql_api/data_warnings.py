@@ -1,7 +1,8 @@
 """Warns in NOTICEs about features that look like keys, reveal the target or have far values, and about rows in time.
 
-Only the first rows are checked. The rules about keys and about features that reveal the target are those of
-learning/leakage.py, which checks all rows in the job; a test compares both.
+Only the first rows are checked. A table whose rows are all alike in their features is refused. The rules about keys
+and about features that reveal the target are those of learning/leakage.py, which checks all rows in the job; a test
+compares both.
 """
 
 # ruff: noqa: S608 - every name that goes into a statement is quoted by quote_ident
@@ -17,6 +18,7 @@ from ..request.network_rules import EMBEDDING_ARCHITECTURES
 from ..request.preprocess_rules import PREPROCESS
 from ..request.split_rules import SPLIT, deciding_option
 from ..request.task_rules import target_columns
+from .alike_rows import refuse_alike_rows
 from .feature_columns import used_columns
 from .spi import Json, Plpy, literal
 from .training_table import Table, TableColumn
@@ -51,7 +53,7 @@ _SQL_VALUES = {
 
 
 def warn_about_features(plpy: Plpy, table: Table, spec: Json) -> None:
-    """Warn about the features, with one NOTICE per kind of finding."""
+    """Warn about the features, with one NOTICE per kind of finding. Refuse rows that are all alike in them."""
     features = [column for column in used_columns(table, spec) if column.kind in _SQL_VALUES]
     in_order = deciding_option(spec["split"]) in ("by", "column") or "test" in spec["split"]
     time_columns = [] if in_order else [column for column in table.columns if column.kind in ("date", "time")]
@@ -62,6 +64,9 @@ def warn_about_features(plpy: Plpy, table: Table, spec: Json) -> None:
         return
     values, limit = _first_rows(plpy, table, columns)
     rows = len(values[targets[0].name])
+    if len(features) == len(used_columns(table, spec)):
+        own_values = {column.name: values[column.name] for column in features}
+        refuse_alike_rows(plpy, table, spec, own_values, is_complete=rows < limit)
     checked_rows = f"the first {rows} rows" if rows == limit else f"{rows} rows"
     kinds: dict[str, set[str]] = {column.name: set() for column in features}
     for target in targets:

@@ -60,6 +60,8 @@ def check_rows(plpy: Plpy, table: Table, spec: Json) -> None:
     if is_complete and summary["value"] is not None and summary["value"] == summary["last_value"]:
         _refuse_one_value(subject, spec["task"], summary)
     for place, column in enumerate(arrays):
+        if summary[f"least_{place}"] is None and is_complete and column not in targets and "init_from" not in spec:
+            raise _no_element(table, column, summary["rows"])
         _check_shape(table, column, summary[f"least_{place}"], summary[f"most_{place}"], is_target=column in targets)
 
 
@@ -251,6 +253,15 @@ def _refuse_one_value(subject: str, task: str, summary: Row) -> None:
         raise RefusalError(DATA, f"{subject} has one class only: {summary['value']}", hint=hint)
     hint = f"{task.capitalize()} needs values that differ: add rows, or name another target."
     raise RefusalError(DATA, f"{subject} is {summary['value']} in every row", hint=hint)
+
+
+def _no_element(table: Table, column: TableColumn, rows: int) -> RefusalError:
+    """Return the error for arrays that are all NULL or empty. With `init_from` their shape is that of a version."""
+    return RefusalError(
+        DATA,
+        f'feature "{column.name}" of {table} has no array with an element in all {rows} rows: its shape is unknown',
+        hint=f"Fill it, or leave it out with exclude => array[{literal(column.name)}].",
+    )
 
 
 def _check_shape(table: Table, column: TableColumn, least: str | None, most: str | None, *, is_target: bool) -> None:

@@ -67,6 +67,13 @@ def _check_values(plpy: Plpy, table: Table, spec: Json, column: TableColumn) -> 
             )
         )
     )
+    forms = (_of_column(spec, "size", column.name), _of_column(spec, "channels", column.name))
+    if not row["known"] and None in forms and "init_from" not in spec:
+        raise RefusalError(
+            DATA,
+            f'feature "{column.name}" of {table} is NULL in all rows: the size of its images is unknown',
+            hint=f"Fill it, or leave it out with exclude => array[{literal(column.name)}].",
+        )
     heads = [bytes.fromhex(head) for head in row["heads"] or []]
     if row["known"] and not any(map(format_of, heads)):
         raise RefusalError(

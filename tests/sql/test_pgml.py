@@ -168,7 +168,7 @@ def test_models_of_another_user_stay_out_of_reach(
 ) -> None:
     serve(lambda _: result({"values": [1.0]}))
     bob.execute(
-        "create table if not exists bobs as select n * 0.5 as x, 1 as y from generate_series(1, 9) as n; "
+        "create table if not exists bobs as select n * 0.5 as x, n % 2 as y from generate_series(1, 9) as n; "
         "grant select on bobs to tensile_reader"
     )
     assert refused(bob, f"select pgml.{call.format(model)}").sqlstate == sqlstate

@@ -92,9 +92,9 @@ def test_arguments_become_those_of_tensile_train(
     )
     alice.execute(
         """create table if not exists "Ärger im Haus"."My.table" as
-             select n * 0.5 as x, 1 as y from generate_series(1, 9) as n;
+             select n * 0.5 as x, n % 2 as y from generate_series(1, 9) as n;
            create table if not exists "Ärger im Haus"."my Table" as
-             select n * 0.5 as x, 1 as y from generate_series(1, 9) as n;
+             select n * 0.5 as x, n % 2 as y from generate_series(1, 9) as n;
            grant select on all tables in schema "Ärger im Haus" to tensile_reader"""
     )
     row = alice.execute(f"select * from pgml.train('p {crc32(arguments.encode())}', {arguments})".encode()).fetchone()

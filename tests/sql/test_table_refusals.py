@@ -84,6 +84,43 @@ pytestmark = [pytest.mark.postgres, pytest.mark.clears_database]
             ),
         ),
         (
+            "create table t as select null::real[] as a, i as y from generate_series(1, 3) as i",
+            Refused(
+                "22000",
+                'feature "a" of table "public.t" has no array with an element in all 3 rows: its shape is unknown',
+                None,
+                "Fill it, or leave it out with exclude => array['a'].",
+            ),
+        ),
+        (
+            "create table t as select i as a, null::bytea as u, i as y from generate_series(1, 3) as i",
+            Refused(
+                "22000",
+                'feature "u" of table "public.t" is NULL in all rows: the size of its images is unknown',
+                None,
+                "Fill it, or leave it out with exclude => array['u'].",
+            ),
+        ),
+        (
+            "create table t as select 'x' as a, null::text as b, null::interval as c, i as y "
+            "from generate_series(1, 3) as i",
+            Refused(
+                "22000",
+                'every feature of table "public.t" has one value in all 3 rows: there is nothing to learn from',
+                "The features are: a, b, c.",
+                "Add rows that differ, or name other columns with features => array[...].",
+            ),
+        ),
+        (
+            "create table t as select null::int as a, null::text as b, i as y from generate_series(1, 20000) as i",
+            Refused(
+                "22000",
+                'every feature of table "public.t" is NULL in all rows: there is nothing to learn from',
+                "The features are: a, b.",
+                "Add rows that differ, or name other columns with features => array[...].",
+            ),
+        ),
+        (
             "create table t as select i as a, '\\x00'::bytea as u, i as y from generate_series(1, 3) as i",
             Refused(
                 "22000",
@@ -154,7 +191,7 @@ def test_error_names_every_partition_that_the_trainers_role_may_not_read(alice: 
            create table t1 partition of t for values in (1) partition by list (a);
            create table t10 partition of t1 for values in (0);
            create table t2 partition of t for values in (2);
-           insert into t values (0, 0), (0, 1), (0, 2); grant select on t, t0 to tensile_reader;
+           insert into t values (1, 0), (0, 1), (0, 2); grant select on t, t0 to tensile_reader;
            grant select (a, y) on t2 to tensile_reader"""
     )
 
