@@ -35,6 +35,15 @@ def check_max_runtime(seconds: Any) -> int | None:
     return int(seconds)
 
 
+def check_not_before(moment: str | None) -> str | None:
+    """Return the earliest time of the start, as text, or None. Raises RequestError for a time that never comes."""
+    if moment == "infinity":
+        message = "not_before is infinity, so the job would never start"
+        hint = "Give a time; or leave it out, and hold the job with tensile_pause(job) until tensile_resume(job)."
+        raise RequestError(message, hint=hint)
+    return moment
+
+
 def check_priority(value: int) -> int:
     """Return the job's priority in the queue. Raises RequestError for one out of range."""
     if not -MOST_PRIORITY <= value <= MOST_PRIORITY:

@@ -58,7 +58,8 @@ def read_names(request: Json, key: str) -> list[str] | None:
     if value is None:
         return None
     if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
-        raise RequestError(f"{key} is {shown(value)}, not a list of column names")
+        hint = f"Name columns, such as {key} => array['a', 'b'], or leave it out."
+        raise RequestError(f"{key} is {shown(value)}, not a list of column names", hint=hint)
     return list(dict.fromkeys(value))
 
 

@@ -6,7 +6,7 @@ from ..request.anomaly_rules import check_anomaly
 from ..request.copyable_relation import counting
 from ..request.estimator_rules import check_ensemble, check_estimator, check_targets_of_estimator, refuse_plan
 from ..request.hyperparam_rules import check_schedule
-from ..request.job_rules import DEPLOY, check_depends_on, check_max_runtime
+from ..request.job_rules import DEPLOY, check_depends_on, check_max_runtime, check_not_before
 from ..request.json_text import json_text
 from ..request.loss_rules import check_loss
 from ..request.pair_rules import check_pair_encodings, check_pairs
@@ -109,7 +109,8 @@ def insert_job(
     values = (spec["model"], relation["oid"], relation["schema"], relation["name"], json_text(spec))
     awaited = None if depends_on is None else f"{{{','.join(map(str, depends_on))}}}"
     key, retried = read_key(request), read_integer(request, "retry_of")
-    enqueued = fetch(plpy, ENQUEUE, *values, priority, read_text(request, "not_before"), key, awaited, retried)
+    not_before = check_not_before(read_text(request, "not_before"))
+    enqueued = fetch(plpy, ENQUEUE, *values, priority, not_before, key, awaited, retried)
     if enqueued:
         return enqueued[0]["job_id"], True
     return fetch(plpy, JOB_OF_KEY, key)[0]["job_id"], False

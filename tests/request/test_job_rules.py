@@ -3,7 +3,7 @@
 import pytest
 
 from indb_tensile.errors import RequestError
-from indb_tensile.request.job_rules import check_depends_on, check_max_runtime, check_priority
+from indb_tensile.request.job_rules import check_depends_on, check_max_runtime, check_not_before, check_priority
 
 
 def test_a_job_depends_on_a_short_list_of_job_numbers() -> None:
@@ -20,6 +20,14 @@ def test_a_runtime_is_a_whole_number_of_seconds_or_none() -> None:
     for seconds in (0, 0.5, -1, True, "60", 2**31):
         with pytest.raises(RequestError, match="max_runtime is"):
             check_max_runtime(seconds)
+
+
+def test_a_job_starts_some_day() -> None:
+    times = [None, "-infinity", "2040-01-01T00:00:00+00:00"]
+    assert [check_not_before(moment) for moment in times] == times
+    with pytest.raises(RequestError, match="not_before is infinity, so the job would never start") as caught:
+        check_not_before("infinity")
+    assert "tensile_pause" in caught.value.hint
 
 
 def test_a_priority_is_bounded_on_both_sides() -> None:

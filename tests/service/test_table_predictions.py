@@ -290,7 +290,8 @@ def test_prepared_reading_belongs_to_its_role_and_is_read_once(database: Databas
          "Name columns that tell its rows apart: keys => array['id']."),
         ("'flowers', 'grown', array['x']", "42703", 'relation public.grown has no column "x"',
          "The columns of public.grown are id, a, b."),
-        ("'flowers', 'grown', array[null]", "22023", "keys is [null], not a list of column names", None),
+        ("'flowers', 'grown', array[null]", "22023", "keys is [null], not a list of column names",
+         "Name columns, such as keys => array['a', 'b'], or leave it out."),
         ("'flowers', 0::regclass", "42P01", "there is no table with oid 0", None),
     ],
 )  # fmt: skip

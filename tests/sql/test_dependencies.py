@@ -71,7 +71,7 @@ def test_job_fails_with_a_job_that_it_depends_on_and_so_do_its_own_dependents(
     first, other = enqueue(alice, "a", priority=1), enqueue(alice, "b")
     second = enqueue(alice, "c", depends_on=[first, other])
     third = enqueue(alice, "d", depends_on=[second])
-    paused = enqueue(alice, "e", depends_on=[first], not_before="infinity")
+    paused = enqueue(alice, "e", depends_on=[first], not_before="2099-01-01 00:00+00")
     alice.execute("select tensile_pause(%s)", (paused,))
     _end(worker, claim(worker, register(worker)), how)
     errors = alice.execute(

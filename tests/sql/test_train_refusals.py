@@ -311,6 +311,15 @@ _NO_SUCH_COLUMN = f"The columns are {_COLUMNS}."
             Refused("22023", "max_runtime is 0.0 seconds", None, "Give an interval of a second or more."),
         ),
         (
+            "target => 'species', not_before => 'infinity'",
+            Refused(
+                "22023",
+                "not_before is infinity, so the job would never start",
+                None,
+                "Give a time; or leave it out, and hold the job with tensile_pause(job) until tensile_resume(job).",
+            ),
+        ),
+        (
             "target => 'species', devices => 65",
             Refused(
                 "22023",
