@@ -204,7 +204,8 @@ select d.worker_id, d.job_id, j.model_name as model, coalesce(r.rolname, j.owner
        d.high_water_bytes, d.updated_at
   from tensile.device_jobs as d
   join tensile.jobs as j on j.job_id = d.job_id
-  left join pg_catalog.pg_roles as r on r.oid = j.owner_oid and j.installation = (select tensile.installation());
+  left join pg_catalog.pg_roles as r on r.oid = j.owner_oid and j.installation = (select tensile.installation())
+ where j.state in ('starting', 'running');  -- the row of a job that has ended stays until its controller's next report
 comment on view tensile.stat_device_jobs is 'memory use of each device by job';
 
 create view tensile.stat_link with (security_invoker) as

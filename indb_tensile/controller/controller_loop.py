@@ -74,6 +74,7 @@ from indb_tensile.scheduler.admission.events import (
     CancelRequest,
     Claim,
     ClaimLoss,
+    Departure,
     Event,
     Exit,
     Failure,
@@ -272,6 +273,8 @@ class Controller:
             return
         if isinstance(event, Parking):
             self._limits.pause(trainer, self._clock_s())
+        if isinstance(event, Departure):
+            self._device_at_s = self._clock_s()  # so that the catalog shows no use of a job that is published
         if event is not None:
             self._events.append(event)
         self._reclaim()

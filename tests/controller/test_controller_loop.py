@@ -1,5 +1,6 @@
 """Check the controller's loop with fakes: jobs from the queue to their end, cancels, outages, budgets and a stop."""
 
+import math
 import os
 import signal
 from dataclasses import replace
@@ -9,6 +10,7 @@ import pytest
 from indb_tensile.catalog.notify import Notification
 from indb_tensile.errors import CatalogVersionError
 from indb_tensile.job import Blame, ClaimToken
+from indb_tensile.messages import LeftDevice
 from indb_tensile.scheduler.admission.admission_orders import (
     FailJob,
     RecordAdoption,
@@ -250,6 +252,19 @@ def test_device_use_is_recorded() -> None:
         use, (share,) = harness.records.use
         assert (use.budget_bytes, use.granted_bytes) == (16 * MIB, 4 * MIB)
         assert (share.job, share.granted_bytes) == (job, 4 * MIB)
+
+
+def test_device_use_is_recorded_at_once_when_a_job_leaves_the_device() -> None:
+    with controller_harness() as harness:
+        job = harness.records.enqueue("train", 4 * MIB)
+        harness.until_adopted(job)
+        harness.until(lambda: harness.records.use and harness.records.use[1])
+        harness.records.use, harness.controller._device_at_s = None, math.inf
+        (member,) = harness.controller.pool.members
+        assert member.trainer is not None
+        harness.controller._handle_message(member.trainer, LeftDevice(job=job))
+        harness.controller.turn(harness.heartbeat)
+        assert harness.records.use is not None
 
 
 def test_stop_requeues_every_job_and_leaves_no_process() -> None:

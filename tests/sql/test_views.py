@@ -42,7 +42,9 @@ def test_progress_view_counts_epochs_and_steps(alice: Connection, running: int) 
     assert row == [(running, "flowers", "alice", "running", "training", 3, 4, Decimal("62.5"), 0.5, 20, 30, 100)]
 
 
-def test_device_views_show_the_device_and_own_jobs(alice: Connection, bob: Connection, running: int) -> None:
+def test_device_views_show_the_device_and_own_jobs(
+    alice: Connection, bob: Connection, admin: Connection, running: int
+) -> None:
     whole = "select alive, jobs, budget_bytes, granted_bytes, used_bytes, percent_used from tensile.stat_device"
     by_job = "select job_id, granted_bytes, used_bytes, high_water_bytes from tensile.stat_device_jobs"
 
@@ -51,6 +53,8 @@ def test_device_views_show_the_device_and_own_jobs(alice: Connection, bob: Conne
     )
     assert alice.execute(by_job).fetchall() == [(running, 30, 20, 25)]
     assert bob.execute(by_job).fetchall() == []
+    admin.execute("update tensile.jobs set state = 'succeeded', phase = null, worker_id = null, finished_at = now()")
+    assert alice.execute(by_job).fetchall() == []
 
 
 def test_plan_and_latency_views_use_milliseconds_and_microseconds(alice: Connection, running: int) -> None:
