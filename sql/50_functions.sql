@@ -202,7 +202,9 @@ create function public.tensile_wait(job bigint, timeout interval default '1 minu
   language plpgsql volatile parallel unsafe
 as $$
 declare
-  deadline constant timestamptz := coalesce(clock_timestamp() + timeout, 'infinity');
+  deadline constant timestamptz := case when timeout < interval '1000 years'
+                                          then clock_timestamp() + greatest(timeout, interval '0')
+                                        else 'infinity' end;  -- also for null
   pause_s double precision := 0.01;
   awaited record;
 begin
@@ -472,8 +474,15 @@ comment on function public.tensile_load_dataset(text, text) is
   'in the current schema unless table_name names another schema';
 
 create function public.tensile_version() returns text
-  language sql stable parallel safe
+  language plpgsql stable parallel safe
+as $$
+begin
+  if not (pg_has_role('tensile_monitor', 'usage') or pg_has_role('tensile_worker', 'usage')) then
+    perform public.tensile_require_role('tensile_user');
+  end if;
   return tensile.catalog_version();
+end
+$$;
 comment on function public.tensile_version() is 'returns the version of the catalog in this database';
 
 create function public.tensile_set_setting(name text, value jsonb) returns void
@@ -615,7 +624,7 @@ end
 $$;
 
 -- Everybody may execute the functions below: each of them first calls tensile_require_role or tensile.call, which tell a
--- role which membership it lacks. The batch functions and tensile_version cannot do so. PL/pgSQL does not accept arrays
+-- role which membership it lacks. The batch functions cannot do so. PL/pgSQL does not accept arrays
 -- of anonymous records, and PostgreSQL parses the whole body of an SQL function, with the caller's right to use schema
 -- tensile, before it runs the first statement.
 do $$
@@ -626,8 +635,7 @@ begin
     select p.oid::regprocedure from pg_catalog.pg_proc as p
      where p.pronamespace = 'public'::regnamespace and p.proname like 'tensile\_%'
            and p.proname not in ('tensile_predict_batch', 'tensile_predict_batch_label', 'tensile_predict_batch_proba',
-                                 'tensile_predict_batch_values',
-                                 'tensile_version')
+                                 'tensile_predict_batch_values')
         or p.pronamespace = 'tensile'::regnamespace
            and p.proname in ('training_request', 'train', 'create_predict_view', 'create_predict_function', 'evaluation',
                              'split_parts', 'checks', 'repeat_job', 'repeat_training', 'predict_into', 'figure_rows')
@@ -640,6 +648,5 @@ $$;
 -- A view that shows the key of predictions calls this function as whoever reads the view.
 grant execute on function tensile.row_json(anyelement) to public;
 
-grant execute on function public.tensile_version() to tensile_monitor, tensile_worker;
 revoke execute on function tensile.relation_title(oid, text, text) from public;
 grant execute on function tensile.relation_title(oid, text, text) to tensile_user, tensile_monitor, tensile_worker;

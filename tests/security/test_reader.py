@@ -212,5 +212,4 @@ def test_role_of_the_reader_has_no_right_in_the_catalog_and_no_membership(databa
         ).fetchone()
     batches = ["tensile_predict_batch", "tensile_predict_batch_label", "tensile_predict_batch_proba"]
     batches += ["tensile_predict_batch_values"]
-    refused_functions = [*batches, "tensile_version"]
-    assert row == (False, False, None, refused_functions, False, None)
+    assert row == (False, False, None, batches, False, None)

@@ -56,6 +56,9 @@ def test_wait_ends_after_its_timeout(alice: Connection) -> None:
     job = value(alice, TRAIN)
 
     assert value(alice, "select tensile_wait(%s, '50 ms')::text", job) == "queued"
+    assert value(alice, "select tensile_wait(%s, '-1000000 years')::text", job) == "queued"
+    alice.execute("update tensile.jobs set cancel_requested = true")
+    assert value(alice, "select tensile_wait(%s, '1000000 years')::text", job) == "cancelled"
 
 
 def test_wait_in_the_transaction_that_enqueued_the_job_is_refused(alice: Connection) -> None:
