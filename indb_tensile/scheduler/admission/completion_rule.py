@@ -30,6 +30,9 @@ from indb_tensile.scheduler.graph import OpIndex, Stage
 from indb_tensile.scheduler.planner import JobPlan
 
 _LEAST_STEPS = 1e-6  # a job at its end still counts as work that is not done
+# A job that is to start within this time starts now. Trainers report progress twice a second, so it is known to a
+# quarter of a second when a job is about to leave.
+SOON_NS = 250_000_000
 # The largest slowdown that counts as contention, over the number of jobs. A device that one job fills loses some
 # throughput to two, and must be found to do so: if a slowdown beyond 1 counted as 1, jobs would go on to start there
 # for the gaps between their operators. Beyond a tenth, other causes are more likely.
@@ -92,7 +95,7 @@ class StartRule:
             return set(jobs) <= set(self.choice.starts)  # hardly slower, so no other choice has become clearly better
         self._corrections[together] = times
         self._forecasts = SetForecasts(self._demands, self._device, self._corrections, self._running)
-        self.choice = choose_starts(self._forecasts, self._running)
+        self.choice = choose_starts(self._forecasts, self._running, soon_ns=SOON_NS)
         return set(jobs) <= set(self.choice.starts)
 
     @property
@@ -136,7 +139,7 @@ class StartRule:
         last = decision.pool.last_choice
         if last is not None and last.holds(self._forecasts, self._running):
             return last.choice
-        choice = choose_starts(self._forecasts, self._running)
+        choice = choose_starts(self._forecasts, self._running, soon_ns=SOON_NS)
         known = KnownChoice(demands=self._demands, device=self._device, running=self._running, choice=choice)
         decision.pool = replace(decision.pool, last_choice=known)
         return choice
@@ -235,6 +238,11 @@ def note_closing(decision: Decision, member: Member, closing_ns: int | None) -> 
     kind, size_bytes = _kind(member), state_bytes(member.workload.graphs[0])
     times = decision.pool.overheads.closed(kind, size_bytes, float(closing_ns))
     decision.pool = replace(decision.pool, overheads=times)
+
+
+def startup_ns(pool: Pool, member: Member) -> float:
+    """Return how long a waiting job will start up."""
+    return _startup_left_ns(pool, member, _kind(member), state_bytes(planned(member).graphs[0]))
 
 
 def _startup_left_ns(pool: Pool, member: Member, kind: str, size_bytes: int) -> float:

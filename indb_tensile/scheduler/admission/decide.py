@@ -109,6 +109,7 @@ from indb_tensile.scheduler.admission.running_set import watch
 from indb_tensile.scheduler.admission.set_review import review
 from indb_tensile.scheduler.admission.sharing import advance, divide, improve
 from indb_tensile.scheduler.admission.shift_rule import let_shifted_return, look_again
+from indb_tensile.scheduler.admission.soon_starts import start_soon
 from indb_tensile.scheduler.admission.trainer_assignment import assign_and_claim, lengthened, tick
 from indb_tensile.scheduler.workload import Workload, least_bytes
 
@@ -337,6 +338,7 @@ def _stepped(decision: Decision, progress: StepsLeft) -> None:
         member = note_startup(decision, member, progress.startup_ns)
         credit(decision, add_steps(decision, member, progress.steps_left), progress.steps_left)
         end_first_turn(decision, member)
+        start_soon(decision)
 
 
 # --- and out ---------------------------------------------------------------------------------------------------

@@ -6,7 +6,8 @@ throughput is no measure for the choice: jobs that run one at a time have a thro
 
 1. *Lists.* Jobs are started in several orders, with several limits on how many run side by side, and by three rules:
    start whatever fits; start what raises the system throughput; start what fits without plans. Taking turns and first
-   fit are among these lists, so the choice is never worse in both measures than either.
+   fit are among these lists, so the choice is never worse in both measures than either. Narrow lists are also tried
+   with soon starts: the next job starts up while the last steps of another one are done.
 2. *Search.* A depth-first search over the sets of jobs that start at each moment, which cuts branches that cannot
    improve on the best schedule known (branch and bound). It stops after `_NODES` moments.
 
@@ -16,7 +17,10 @@ again, with the jobs that follow.
 A schedule that starts a job has to be better by `MARGIN` than waiting for the next end, in makespan or in ANTT. A
 difference below the error of the estimates must not start a job, because a job that has started usually runs to its
 end. If such a schedule has a higher ANTT than waiting, its makespan has to be better by `_CLEAR_GAIN`: two long jobs
-side by side end much later than the first of them alone, and a small gain is often an error.
+side by side end much later than the first of them alone, and a small gain is often an error. On a free device this
+holds for any two schedules.
+
+A soon start is part of waiting, and needs no margin: the job would start next in any case.
 """
 
 from collections.abc import Iterable, Iterator
@@ -27,7 +31,7 @@ from indb_tensile.job import JobId
 from indb_tensile.scheduler.completion.demand import JobDemand
 from indb_tensile.scheduler.completion.foretell import ScheduleMoment, ScheduleTree, first_moment
 from indb_tensile.scheduler.completion.set_forecasts import SetForecasts, SharedDevice, members
-from indb_tensile.scheduler.completion.start_lists import StartLists
+from indb_tensile.scheduler.completion.start_lists import FollowedList, StartLists
 from indb_tensile.scheduler.completion.start_rules import OvertakingRule, earlier_equals, job_orders
 
 # Schedules whose makespans differ by less are ranked by ANTT. A larger band finishes short jobs earlier and the last
@@ -42,6 +46,7 @@ _NODES = 300
 HORIZON = 8  # The next choice is made when a job ends. More jobs rarely change the first choice.
 # How many jobs lists run side by side at most. A list of width 5 or 7 rarely differs from its neighbours.
 _WIDTHS = (1, 2, 3, 4, 6, 8)
+_SOON_WIDTHS = (1, 2)  # of the lists with soon starts; a wider set has work for the time in which a job starts up
 # Up to this many waiting jobs, every subset of them is tried at each moment. Of more jobs, the first ones of each
 # order are tried, and all single jobs and pairs.
 _ALL_SUBSETS = 4
@@ -52,7 +57,8 @@ class StartChoice:
     """The jobs to start now, and what the chosen schedule foretells.
 
     `ends_ns` has the time until each job is done, in the order of the demands, without the jobs beyond the horizon.
-    `waiting_ns` is the makespan if no job started before the next end; None if no job runs.
+    `waiting_ns` is the makespan if no job started before the next end; None if no job runs. `soon` is the job that
+    starts before a running job leaves, so early that it starts up until then.
     """
 
     starts: tuple[JobId, ...]
@@ -60,6 +66,7 @@ class StartChoice:
     antt: float
     ends_ns: dict[JobId, float]
     waiting_ns: float | None
+    soon: JobId | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,18 +85,21 @@ class KnownChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Schedule:
-    """The outcome of one foretold schedule, and the jobs that it starts at once."""
+    """The outcome of one foretold schedule, the jobs that it starts at once, and the one that it starts soon."""
 
     starts: int
     makespan_ns: float
     antt: float
     ends_ns: tuple[float, ...]
+    soon: int = 0
+    soon_ns: float = 0.0
 
 
-def choose_starts(forecasts: SetForecasts, running: int, *, nodes: int = _NODES) -> StartChoice:
+def choose_starts(forecasts: SetForecasts, running: int, *, nodes: int = _NODES, soon_ns: float = 0.0) -> StartChoice:
     """Return which of the jobs that do not run start now. `running` is a bit mask over the demands.
 
-    At least one job starts if none runs, unless no job can run alone.
+    At least one job starts if none runs, unless no job can run alone. A job that is to start within `soon_ns`, before
+    another one leaves, starts now.
     """
     waiting = ((1 << len(forecasts.demands)) - 1) & ~running
     beyond = members(waiting)[HORIZON:]
@@ -100,18 +110,22 @@ def choose_starts(forecasts: SetForecasts, running: int, *, nodes: int = _NODES)
     search.lists(moment)
     search.branch(moment, None)
     still = _best([schedule for schedule in search.schedules if not schedule.starts])
-    best = _best([schedule for schedule in search.schedules if still is None or _is_worth_it(schedule, still)])
-    if best is not None and still is not None and not _is_better(best, still):
-        best = still
+    if still is None:
+        best = _best_on_free_device(search.schedules)
+    else:
+        best = _best([schedule for schedule in search.schedules if _is_worth_it(schedule, still)])
+        best = best if best is not None and _is_better(best, still) else still
     if best is None:
         return StartChoice(starts=(), makespan_ns=0.0, antt=0.0, ends_ns={}, waiting_ns=None)
     demands = forecasts.demands
+    starts = best.starts or (best.soon if best.soon_ns <= soon_ns else 0)
     return StartChoice(
-        starts=tuple(demands[k].job for k in members(best.starts)),
+        starts=tuple(demands[k].job for k in members(starts)),
         makespan_ns=best.makespan_ns,
         antt=best.antt,
         ends_ns={demands[k].job: ns for k, ns in enumerate(best.ends_ns) if k not in beyond},
         waiting_ns=still.makespan_ns if still is not None else None,
+        soon=next((demands[k].job for k in members(best.soon & ~starts)), None),
     )
 
 
@@ -154,12 +168,26 @@ def _best(schedules: "list[_Schedule]") -> _Schedule | None:
         return None
     limit_ns = min(schedule.makespan_ns for schedule in schedules) * (1 + BAND)
     near = [schedule for schedule in schedules if schedule.makespan_ns <= limit_ns]
-    return min(near, key=lambda schedule: (schedule.antt, schedule.makespan_ns, schedule.starts))
+    return min(near, key=_rank)
 
 
-def _is_worth_it(schedule: _Schedule, still: _Schedule) -> bool:
-    """Return whether the schedule has about the ANTT of waiting or a lower one, or a clearly better makespan."""
-    return schedule.antt <= still.antt * (1 + MARGIN) or schedule.makespan_ns < still.makespan_ns * (1 - _CLEAR_GAIN)
+def _best_on_free_device(schedules: "list[_Schedule]") -> _Schedule | None:
+    """Return the best schedule, or one that is hardly longer and in which jobs end much earlier."""
+    best = _best(schedules)
+    if best is None:
+        return None
+    most_ns = min(schedule.makespan_ns for schedule in schedules) / (1 - _CLEAR_GAIN)
+    earlier = [s for s in schedules if s.makespan_ns <= most_ns and not _is_worth_it(best, s)]
+    return min(earlier, key=_rank, default=best)
+
+
+def _rank(schedule: _Schedule) -> tuple[float, float, int, float]:
+    return schedule.antt, schedule.makespan_ns, schedule.starts, schedule.soon_ns
+
+
+def _is_worth_it(schedule: _Schedule, other: _Schedule) -> bool:
+    """Return whether the schedule has about the ANTT of the other or a lower one, or a clearly better makespan."""
+    return schedule.antt <= other.antt * (1 + MARGIN) or schedule.makespan_ns < other.makespan_ns * (1 - _CLEAR_GAIN)
 
 
 def _is_better(schedule: _Schedule, other: _Schedule) -> bool:
@@ -208,10 +236,15 @@ class _Search:
         for order in self._orders:
             for width in widths:
                 for rule in rules if width > 1 else rules[:1]:  # a list of width 1 takes turns by any rule
-                    end = self._lists.follow(moment, order, rule, width)
-                    if end is not None:
-                        starts, moment_of_end = end
-                        self._keep(moment_of_end, starts)
+                    self._keep_list(self._lists.follow(moment, order, rule, width))
+            if any(moment.startup_ns[k] for k in members(moment.waiting)):
+                for width in _SOON_WIDTHS:
+                    if width < most:
+                        self._keep_list(self._lists.follow(moment, order, _fits, width, soon=True))
+
+    def _keep_list(self, followed: FollowedList | None) -> None:
+        if followed is not None:
+            self._keep(followed.end, followed.starts, followed.soon, followed.soon_ns)
 
     # --- branch and bound --------------------------------------------------------------------------------------
 
@@ -286,10 +319,12 @@ class _Search:
         speeds = (point.iteration_ns / point.beside_others_ns(slowdown) for point, slowdown in pairs)
         return sum(sorted(speeds, reverse=True)[:jobs])
 
-    def _keep(self, moment: ScheduleMoment, starts: int) -> None:
+    def _keep(self, moment: ScheduleMoment, starts: int, soon: int = 0, soon_ns: float = 0.0) -> None:
         antt = moment.turnaround / len(self.demands)
-        makespan_ns = moment.makespan_ns
-        self.schedules.append(_Schedule(starts=starts, makespan_ns=makespan_ns, antt=antt, ends_ns=moment.ends_ns))
+        makespan_ns, ends_ns = moment.makespan_ns, moment.ends_ns
+        self.schedules.append(
+            _Schedule(starts=starts, makespan_ns=makespan_ns, antt=antt, ends_ns=ends_ns, soon=soon, soon_ns=soon_ns)
+        )
         if makespan_ns < self._least_ns:
             self._least_ns = makespan_ns
             near = [s.antt for s in self.schedules if s.makespan_ns <= makespan_ns * (1 + BAND)]

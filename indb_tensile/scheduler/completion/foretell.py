@@ -5,8 +5,9 @@ start. A job starts up, does its steps, and closes (demand.py). While it starts 
 compute: the other jobs of the set train as fast as without it, in the memory that it leaves
 (`SetForecasts.part_step_ns`). After its last step it gives back its memory at once, and it is done when it has
 closed. So a set has stretches of constant speed, which end where a job begins to compute or does its last step. If
-few jobs run side by side, the device is idle until the first step of the next job; more jobs side by side fill these
-gaps.
+few jobs run side by side, the device is idle until the first step of the next job. Two schedules fill these gaps: one
+with more jobs side by side, and one in which the next job starts *soon*, so that its start-up ends with the last step
+of a job that leaves.
 
 - *Makespan*: the time until all jobs are done.
 - *ANTT* (average normalised turnaround time, Eyerman and Eeckhout 2008): the mean over the jobs of the time until the
@@ -16,6 +17,7 @@ gaps.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 
 from indb_tensile.scheduler.completion.demand import JobDemand
 from indb_tensile.scheduler.completion.set_forecasts import SetForecasts, members
@@ -82,22 +84,22 @@ def start(moment: ScheduleMoment, jobs: int) -> ScheduleMoment:
     )
 
 
-def until_one_leaves(moment: ScheduleMoment, forecasts: SetForecasts) -> ScheduleMoment | None:
-    """Return the moment at which the first running job does its last step; None if the set cannot run."""
+def until_one_leaves(moment: ScheduleMoment, forecasts: SetForecasts, until_ns: float = inf) -> ScheduleMoment | None:
+    """Return the moment at which the first running job does its last step, or `until_ns` if that is earlier.
+
+    None if the set cannot run.
+    """
     running, waiting, now_ns = moment.running, moment.waiting, moment.now_ns
     if not running or forecasts.step_ns(running) is None:
         return None
     numbers = members(running)
     startup_ns, steps_left = list(moment.startup_ns), list(moment.steps_left)
     ends_ns, turnaround = list(moment.ends_ns), moment.turnaround
-    while running == moment.running:
-        computing = 0
-        for k in numbers:
-            if not startup_ns[k]:
-                computing |= 1 << k
-        step_ns = dict(zip(members(computing), forecasts.part_step_ns(running, computing) or (), strict=True))
-        passed_ns = min([startup_ns[k] or steps_left[k] * step_ns[k] for k in numbers])
-        now_ns += passed_ns
+    while running == moment.running and now_ns < until_ns:
+        step_ns = _steps_ns(forecasts, running, startup_ns)
+        left_ns = [startup_ns[k] or steps_left[k] * step_ns[k] for k in numbers]
+        passed_ns = min([*left_ns, until_ns - now_ns])
+        now_ns = until_ns if passed_ns == until_ns - now_ns else now_ns + passed_ns
         for k in numbers:
             if startup_ns[k]:
                 startup_ns[k] = _less(startup_ns[k], passed_ns)
@@ -105,8 +107,9 @@ def until_one_leaves(moment: ScheduleMoment, forecasts: SetForecasts) -> Schedul
             steps_left[k] = _less(steps_left[k], passed_ns / step_ns[k])
             if not steps_left[k]:
                 running &= ~(1 << k)
-                ends_ns[k] = now_ns + forecasts.closing_ns[k]
-                turnaround += ends_ns[k] / forecasts.total_ns[k]
+        for k in members(moment.running & ~running):
+            ends_ns[k] = now_ns + forecasts.closing_ns[k]
+            turnaround += ends_ns[k] / forecasts.total_ns[k]
     return ScheduleMoment(
         now_ns=now_ns,
         running=running,
@@ -123,16 +126,40 @@ class ScheduleTree:
 
     def __init__(self, forecasts: SetForecasts) -> None:
         self.forecasts = forecasts
-        self._following: dict[tuple[ScheduleMoment, int], ScheduleMoment | None] = {}
+        self._following: dict[tuple[ScheduleMoment, int, int], ScheduleMoment | None] = {}
 
-    def following(self, moment: ScheduleMoment, jobs: int) -> ScheduleMoment | None:
+    def following(self, moment: ScheduleMoment, jobs: int, soon: int = 0) -> ScheduleMoment | None:
         """Return the moment at which the next job leaves if these waiting jobs start at `moment`; None if the set
         cannot run.
+
+        `soon` are further waiting jobs, which start so much earlier than the next job leaves as they start up for.
         """
-        begin = (moment, jobs)
+        begin = (moment, jobs, soon)
         if begin not in self._following:
-            self._following[begin] = until_one_leaves(start(moment, jobs), self.forecasts)
+            self._following[begin] = self._follow(moment, jobs, soon)
         return self._following[begin]
+
+    def _follow(self, moment: ScheduleMoment, jobs: int, soon: int) -> ScheduleMoment | None:
+        begun = start(moment, jobs)
+        at_ns = self.soon_ns(moment, jobs, soon) if soon else moment.now_ns
+        before = until_one_leaves(begun, self.forecasts, at_ns) if at_ns > moment.now_ns else begun
+        return None if before is None else until_one_leaves(start(before, soon), self.forecasts)
+
+    def soon_ns(self, moment: ScheduleMoment, jobs: int, soon: int) -> float:
+        """Return when the jobs `soon` start if `jobs` start at `moment`; infinite if these cannot run."""
+        leaves = self.following(moment, jobs)
+        if leaves is None:
+            return inf
+        return max(moment.now_ns, leaves.now_ns - max(moment.startup_ns[k] for k in members(soon)))
+
+
+def _steps_ns(forecasts: SetForecasts, running: int, startup_ns: Sequence[float]) -> dict[int, float]:
+    """Return the time of a step of each running job that computes."""
+    computing = 0
+    for k in members(running):
+        if not startup_ns[k]:
+            computing |= 1 << k
+    return dict(zip(members(computing), forecasts.part_step_ns(running, computing) or (), strict=True))
 
 
 def _less(left: float, passed: float) -> float:

@@ -173,10 +173,10 @@ def _courses(question: ShiftQuestion, running: int) -> Iterator[_Course]:
     for width in _WIDTHS:
         if width > len(order):
             return
-        end = lists.follow(moment, order, raises_throughput, width)
-        if end is not None:
-            first, last = end
-            yield _Course(jobs=running | first, makespan_ns=last.makespan_ns, ends_ns=last.ends_ns)
+        followed = lists.follow(moment, order, raises_throughput, width)
+        if followed is not None:
+            last = followed.end
+            yield _Course(jobs=running | followed.starts, makespan_ns=last.makespan_ns, ends_ns=last.ends_ns)
 
 
 def _without_near_ties(question: ShiftQuestion, order: Sequence[int]) -> list[int]:

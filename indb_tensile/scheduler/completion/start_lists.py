@@ -3,9 +3,13 @@
 A choice foretells many lists that differ only in how many jobs they run side by side at most. So what one list has
 found is kept for the others: the moments (foretell.py), and the jobs that start at a moment. A narrower list starts
 the first few of the jobs that a wider list starts.
+
+In a list with soon starts, the job that is next in the order starts so much before another one leaves as it starts up
+for, if it fits beside the jobs that run without plans. So their plans stay as they are.
 """
 
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 from indb_tensile.scheduler.completion.foretell import ScheduleMoment, ScheduleTree
 from indb_tensile.scheduler.completion.set_forecasts import SetForecasts
@@ -21,6 +25,18 @@ def any_may_start(moment: ScheduleMoment, jobs: int, job: int) -> bool:
     return True
 
 
+class FollowedList(NamedTuple):
+    """A list schedule: the jobs that start at once, the one that starts soon at `soon_ns`, and the schedule's end.
+
+    Jobs are bit masks. `soon` is 0 if no job starts between the schedule's start and the moment when a job leaves.
+    """
+
+    starts: int
+    soon: int
+    soon_ns: float
+    end: ScheduleMoment
+
+
 class StartLists:
     """The list schedules of one choice."""
 
@@ -30,21 +46,37 @@ class StartLists:
         self._joined: dict[tuple[ScheduleMoment, tuple[int, ...], JoinRule], _Joined] = {}
 
     def follow(
-        self, moment: ScheduleMoment, order: tuple[int, ...], joins: JoinRule, width: int
-    ) -> tuple[int, ScheduleMoment] | None:
-        """Return the jobs that start at once, and the end of the schedule; None if a set of jobs cannot run.
+        self, moment: ScheduleMoment, order: tuple[int, ...], joins: JoinRule, width: int, *, soon: bool = False
+    ) -> FollowedList | None:
+        """Return the schedule of this list; None if a set of jobs cannot run.
 
-        The first of the jobs starts by any rule if no job runs. No job makes the set wider than `width`.
+        The first of the jobs starts by any rule if no job runs. No job makes the set wider than `width`, except with
+        `soon` for the time in which it starts up.
         """
-        first: int | None = None
+        first: tuple[int, int, float] | None = None
         while not moment.is_over:
             jobs = self._starts(moment, order, joins, width)
-            first = jobs if first is None else first
-            following = self._tree.following(moment, jobs)
+            next_job = self._next_soon(moment, jobs, order, width) if soon else 0
+            if first is None:
+                first = jobs, next_job, self._tree.soon_ns(moment, jobs, next_job) if next_job else 0.0
+            following = self._tree.following(moment, jobs, next_job)
             if following is None:
                 return None
             moment = following
-        return first or 0, moment
+        return FollowedList(*(first or (0, 0, 0.0)), moment)
+
+    def _next_soon(self, moment: ScheduleMoment, jobs: int, order: tuple[int, ...], width: int) -> int:
+        """Return the job that starts before another one leaves, if these jobs start at the moment; 0 if none does."""
+        present, forecasts = moment.running | jobs, self._tree.forecasts
+        if present.bit_count() > width:
+            return 0
+        for k in order:
+            if moment.waiting & ~jobs & (1 << k):
+                together = present | 1 << k
+                fits = forecasts.fit_unplanned(together) and forecasts.step_ns(together) is not None
+                starts = moment.startup_ns[k] > 0 and fits and self._may_start(moment, jobs, k)
+                return 1 << k if starts else 0
+        return 0
 
     def _starts(self, moment: ScheduleMoment, order: tuple[int, ...], joins: JoinRule, width: int) -> int:
         key = (moment, order, joins)

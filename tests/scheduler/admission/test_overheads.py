@@ -10,7 +10,7 @@ from indb_tensile.errors import InvariantError
 from indb_tensile.scheduler.admission.completion_rule import demand_of, planned_step_ns
 from indb_tensile.scheduler.admission.events import Departure, Finish, Measurement, StepsLeft, Tick
 from indb_tensile.scheduler.admission.overheads import KindOverheads, Overheads, expected_steps_left
-from indb_tensile.scheduler.admission.pool import JobStage, Member, Sharing, TrainerId
+from indb_tensile.scheduler.admission.pool import Member, Sharing, TrainerId
 from indb_tensile.scheduler.completion.contention import of_cores
 from indb_tensile.scheduler.completion.demand import JobDemand
 from tests.scheduler.admission.fake_controller import FakeController, job
@@ -105,18 +105,6 @@ def test_a_job_that_has_been_sent_a_plan_still_starts_up_for_the_rest_of_the_tim
     assert demand_of(controller.pool, member).startup_ns == 6 * _SECOND_NS
     controller.send(Tick(now_s=member.sent_s + 40))
     assert demand_of(controller.pool, member).startup_ns == 0.0
-
-
-def test_the_first_start_up_that_is_measured_lets_a_job_in_that_waited() -> None:
-    controller = FakeController(20, sharing=Sharing.COMPLETION, contention=of_cores(1, 1), entering_jobs=4)
-    trainers = [controller.claim(job(number)) for number in (1, 2)]
-    for trainer in trainers:
-        controller.capture(trainer, 2, steps=1e6)  # a second
-        controller.adopt_all()
-    stages = [member.stage for member in controller.pool.members]
-    assert stages == [JobStage.RUNNING, JobStage.WAITING], "one core, which each would use alone"
-    controller.send(StepsLeft(trainer=trainers[0], steps_left=1e6 - 1, startup_ns=400_000_000))
-    assert [member.stage for member in controller.pool.members] == [JobStage.RUNNING] * 2
 
 
 def test_the_end_of_a_job_tells_how_long_jobs_close() -> None:

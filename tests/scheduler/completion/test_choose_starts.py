@@ -11,7 +11,13 @@ from indb_tensile.job import JobId
 from indb_tensile.scheduler.completion.choose_starts import StartChoice, choose_starts
 from indb_tensile.scheduler.completion.contention import Contention, of_cores
 from indb_tensile.scheduler.completion.demand import JobDemand, TradeOff
-from indb_tensile.scheduler.completion.foretell import ScheduleMoment, first_moment, start, until_one_leaves
+from indb_tensile.scheduler.completion.foretell import (
+    ScheduleMoment,
+    ScheduleTree,
+    first_moment,
+    start,
+    until_one_leaves,
+)
 from indb_tensile.scheduler.completion.set_forecasts import SetForecasts, SharedDevice, members
 from tests.nightly import few_examples
 
@@ -192,6 +198,37 @@ def test_a_long_job_joins_another_only_for_a_clearly_earlier_end_of_both(
     assert _choice(jobs, budget=200, running=0b01, contention=contention).starts == starts
 
 
+def test_jobs_on_a_free_device_run_side_by_side_only_for_a_clearly_earlier_end_of_all() -> None:
+    jobs = [_demand(1, 100, steps=100), _demand(2, 100, steps=100)]
+    hardly, clearly = (Contention(points=((1, 1.0), (2, factor))) for factor in (1.94, 1.88))
+    assert _choice(jobs, budget=200, contention=hardly).starts == (JobId(1),), "3 % earlier, and ANTT 1.94, not 1.5"
+    assert _choice(jobs, budget=200, contention=clearly).starts == (JobId(1), JobId(2))
+
+
+def test_next_job_starts_up_before_the_one_that_runs_leaves() -> None:
+    turns = Contention(points=((1, 1.0), (2, 2.0)))
+    jobs = [replace(_demand(number, 100), startup_ns=200.0 * MS) for number in (1, 2, 3)]
+    begun = [replace(jobs[0], startup_ns=0.0), *jobs[1:]]
+    choice = _choice(begun, budget=200, running=0b001, contention=turns)
+    assert (choice.starts, choice.soon) == ((), JobId(2))
+    assert choice.ends_ns == {JobId(1): 1000 * MS, JobId(2): 2000 * MS, JobId(3): 3000 * MS}, "no time for start-ups"
+    narrow = _choice(begun, budget=150, running=0b001, contention=turns)
+    assert (narrow.starts, narrow.soon, narrow.ends_ns[JobId(3)]) == ((), None, 3400 * MS), (
+        "it does not fit beside it"
+    )
+
+
+def test_a_job_that_is_to_start_soon_starts_when_its_time_has_come() -> None:
+    turns = Contention(points=((1, 1.0), (2, 2.0)))
+    jobs = [replace(_demand(number, 100), startup_ns=200.0 * MS) for number in (1, 2)]
+    device = SharedDevice(budget_bytes=200 * MIB, region_bytes=MIB, contention=turns, max_slowdown=3.0)
+    for left, starts in ((46, ()), (45, (JobId(2),)), (10, (JobId(2),))):
+        begun = [replace(jobs[0], startup_ns=0.0, steps_left=left), jobs[1]]
+        choice = choose_starts(SetForecasts(begun, device), 0b01, soon_ns=250.0 * MS)
+        assert choice.starts == starts, f"{left} steps of 10 ms, of which 200 ms are for starting up"
+        assert (choice.soon is None) is bool(starts)
+
+
 def test_small_errors_of_the_estimates_start_no_job() -> None:
     jobs = [_demand(1, 100, squeezed=1.96), _demand(2, 100, squeezed=1.96)]
     assert _choice(jobs, budget=130, running=0b01).starts == ()
@@ -227,14 +264,15 @@ def _choice(
 
 
 def _run(forecasts: SetForecasts) -> ScheduleMoment:
-    """Return the end of the schedule in which the choice is made anew whenever a job ends."""
+    """Return the end of the schedule in which the choice is made anew whenever a job ends, soon starts included."""
     moment = first_moment(forecasts.demands, 0)
     while not moment.is_over:
         numbers, demands = left_over(forecasts.demands, moment)
         running = sum(1 << at for at, k in enumerate(numbers) if moment.running >> k & 1)
         choice = choose_starts(SetForecasts(demands, forecasts.device), running)
         chosen = sum(1 << k for k in numbers if forecasts.demands[k].job in choice.starts)
-        following = until_one_leaves(start(moment, chosen), forecasts)
+        soon = sum(1 << k for k in numbers if forecasts.demands[k].job == choice.soon)
+        following = ScheduleTree(forecasts).following(moment, chosen, soon)
         assert following is not None
         moment = following
     return moment

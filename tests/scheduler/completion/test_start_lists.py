@@ -6,14 +6,13 @@ from hypothesis import given
 
 from indb_tensile.scheduler.completion.choose_starts import raises_throughput
 from indb_tensile.scheduler.completion.foretell import (
-    ScheduleMoment,
     ScheduleTree,
     first_moment,
     start,
     until_one_leaves,
 )
-from indb_tensile.scheduler.completion.set_forecasts import SetForecasts
-from indb_tensile.scheduler.completion.start_lists import JoinRule, StartLists
+from indb_tensile.scheduler.completion.set_forecasts import SetForecasts, members
+from indb_tensile.scheduler.completion.start_lists import FollowedList, JoinRule, StartLists
 from indb_tensile.scheduler.completion.start_rules import OvertakingRule, job_orders
 
 from .job_demands import first_fit, in_turns, set_forecasts
@@ -44,7 +43,26 @@ def test_taking_turns_and_first_fit_are_lists(forecasts: SetForecasts) -> None:
     for rival, width in ((in_turns(forecasts), 1), (first_fit(forecasts), len(order))):
         followed = lists.follow(moment, order, _fits_unplanned, width)
         assert followed is not None
-        assert followed[1].ends_ns == rival.ends_ns
+        assert followed.end.ends_ns == rival.ends_ns
+
+
+@given(forecasts=set_forecasts(6))
+def test_turns_with_soon_starts_end_no_later_than_turns_where_start_ups_need_no_processor(
+    forecasts: SetForecasts,
+) -> None:
+    moment, lists = first_moment(forecasts.demands, 0), StartLists(ScheduleTree(forecasts))
+    for order in job_orders(forecasts.demands):
+        turns = lists.follow(moment, order, _fits, 1)
+        soon = lists.follow(moment, order, _fits, 1, soon=True)
+        assert turns is not None
+        assert soon is not None
+        pairs = zip(soon.end.ends_ns, turns.end.ends_ns, strict=True)
+        assert all(early <= late * (1 + 1e-9) for early, late in pairs)
+        if soon.soon:
+            first = until_one_leaves(start(moment, soon.starts), forecasts)
+            assert first is not None
+            startup_ns = max(forecasts.demands[k].startup_ns for k in members(soon.soon))
+            assert soon.soon_ns == max(0.0, first.now_ns - startup_ns)
 
 
 def _followed_alone(
@@ -65,8 +83,8 @@ def _followed_alone(
         if following is None:
             return None
         moment = following
-    return _outcome((first or 0, moment))
+    return _outcome(FollowedList(first or 0, 0, 0.0, moment))
 
 
-def _outcome(followed: tuple[int, ScheduleMoment] | None) -> tuple[int, float, tuple[float, ...]] | None:
-    return None if followed is None else (followed[0], followed[1].makespan_ns, followed[1].ends_ns)
+def _outcome(followed: FollowedList | None) -> tuple[int, float, tuple[float, ...]] | None:
+    return None if followed is None else (followed.starts, followed.end.makespan_ns, followed.end.ends_ns)
