@@ -156,7 +156,16 @@ def shared_device(pool: Pool, budget_bytes: int) -> SharedDevice:
         contention=pool.contention,
         max_slowdown=pool.max_slowdown,
         slow_sets=tuple(slow for slow in pool.slow_sets if slow.until_s > pool.now_s),
+        prepares_jobs=pool.prepares_on_device,
+        closing_ns=_closing_ns(pool) if pool.prepares_on_device else (),
     )
+
+
+def _closing_ns(pool: Pool) -> tuple[float, ...]:
+    """Return for how long each job that closes goes on, as if it had begun now: most decisions are made then."""
+    closing = [m for m in pool.at(JobStage.CLOSING) if m.workload is not None]
+    factor = pool.contention.slowdown(max(1, len(closing)))
+    return tuple(factor * pool.overheads.closing_ns(_kind(m), state_bytes(planned(m).graphs[0])) for m in closing)
 
 
 def with_trade_offs(decision: Decision, member: Member) -> Member:

@@ -57,6 +57,7 @@ def outlook_of(pool: Pool) -> Outlook | None:
             region_bytes=pool.region_bytes,
             contention=pool.contention,
             max_slowdown=pool.max_slowdown,
+            prepares_jobs=pool.prepares_on_device,
         ),
         running=tuple(_at_its_pace(pool, member) for member in running),
         waiting=tuple(demand_of(pool, member) for member in waiting),

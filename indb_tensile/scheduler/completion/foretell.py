@@ -9,6 +9,11 @@ few jobs run side by side, the device is idle until the first step of the next j
 with more jobs side by side, and one in which the next job starts *soon*, so that its start-up ends with the last step
 of a job that leaves.
 
+Where the device is made of processors (`SharedDevice.prepares_jobs`), a job that starts up or closes is slowed down
+by others and slows them down, like one more job that computes. Otherwise jobs that start up together would seem to do
+so in a part of the time, and the steps of one would seem to hide the start-up of another at no cost. For how long a
+job closes is foretold when it leaves the device.
+
 - *Makespan*: the time until all jobs are done.
 - *ANTT* (average normalised turnaround time, Eyerman and Eeckhout 2008): the mean over the jobs of the time until the
   job is done, divided by the time of the whole job alone with all the memory. The time for which a job has already
@@ -96,19 +101,20 @@ def until_one_leaves(moment: ScheduleMoment, forecasts: SetForecasts, until_ns: 
     startup_ns, steps_left = list(moment.startup_ns), list(moment.steps_left)
     ends_ns, turnaround = list(moment.ends_ns), moment.turnaround
     while running == moment.running and now_ns < until_ns:
-        step_ns = _steps_ns(forecasts, running, startup_ns)
-        left_ns = [startup_ns[k] or steps_left[k] * step_ns[k] for k in numbers]
-        passed_ns = min([*left_ns, until_ns - now_ns])
-        now_ns = until_ns if passed_ns == until_ns - now_ns else now_ns + passed_ns
+        step_ns, factor, next_ns = _speeds(forecasts, now_ns, running, startup_ns, ends_ns)
+        next_ns = min(next_ns, until_ns)
+        left_ns = [startup_ns[k] * factor if startup_ns[k] else steps_left[k] * step_ns[k] for k in numbers]
+        passed_ns = min([*left_ns, next_ns - now_ns])
+        now_ns = next_ns if passed_ns == next_ns - now_ns else now_ns + passed_ns
         for k in numbers:
             if startup_ns[k]:
-                startup_ns[k] = _less(startup_ns[k], passed_ns)
+                startup_ns[k] = _less(startup_ns[k], passed_ns / factor)
                 continue
             steps_left[k] = _less(steps_left[k], passed_ns / step_ns[k])
             if not steps_left[k]:
                 running &= ~(1 << k)
         for k in members(moment.running & ~running):
-            ends_ns[k] = now_ns + forecasts.closing_ns[k]
+            ends_ns[k] = now_ns + forecasts.closing_ns[k] * factor
             turnaround += ends_ns[k] / forecasts.total_ns[k]
     return ScheduleMoment(
         now_ns=now_ns,
@@ -153,13 +159,23 @@ class ScheduleTree:
         return max(moment.now_ns, leaves.now_ns - max(moment.startup_ns[k] for k in members(soon)))
 
 
-def _steps_ns(forecasts: SetForecasts, running: int, startup_ns: Sequence[float]) -> dict[int, float]:
-    """Return the time of a step of each running job that computes."""
+def _speeds(
+    forecasts: SetForecasts, now_ns: float, running: int, startup_ns: Sequence[float], ends_ns: Sequence[float]
+) -> tuple[dict[int, float], float, float]:
+    """Return the time of a step of each job that computes, by how much longer the others start up, and until when
+    this holds if no job begins to compute or leaves: jobs that close may slow others down.
+    """
     computing = 0
     for k in members(running):
         if not startup_ns[k]:
             computing |= 1 << k
-    return dict(zip(members(computing), forecasts.part_step_ns(running, computing) or (), strict=True))
+    later_ns: list[float] = []
+    beside = 0
+    if forecasts.device.prepares_jobs:
+        later_ns = [ns for ns in (*ends_ns, *forecasts.device.closing_ns) if ns > now_ns]
+        beside = (running & ~computing).bit_count() + len(later_ns)
+    step_ns = dict(zip(members(computing), forecasts.part_step_ns(running, computing, beside) or (), strict=True))
+    return step_ns, forecasts.edge_slowdown(running.bit_count() + len(later_ns)), min(later_ns, default=inf)
 
 
 def _less(left: float, passed: float) -> float:

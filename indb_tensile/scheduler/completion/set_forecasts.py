@@ -36,6 +36,9 @@ class SharedDevice:
     contention: Contention
     max_slowdown: float  # the largest slowdown that a job of a set may have
     slow_sets: tuple[SlowSet, ...] = ()
+    prepares_jobs: bool = False  # jobs that start up or close compute on the device, each like one more job
+    # for how long jobs that have left the device, and are no demands any more, go on closing
+    closing_ns: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +69,7 @@ class SetForecasts:
         self.device = device
         self._running = running
         self._known: dict[int, tuple[float, ...] | None] = dict(corrections or {})
-        self._known_parts: dict[tuple[int, int], tuple[float, ...] | None] = {}
+        self._known_parts: dict[tuple[int, int, int], tuple[float, ...] | None] = {}
         self._known_estimates: dict[int, _Estimate | None] = {}
         self._kinds = _kinds(demands)
         self._corrected = dict(map(self._by_kind, (corrections or {}).items()))
@@ -75,6 +78,7 @@ class SetForecasts:
         self.total_ns = tuple(demand.total_ns for demand in demands)
         self.closing_ns = tuple(demand.closing_ns for demand in demands)
         self._throughputs: dict[int, float] = {}
+        self._edge_slowdowns: dict[int, float] = {}
         self._curves = [MemoryCurve(demand.trade_offs, device.region_bytes) for demand in demands]
         self._slow = {slow.kinds: slow.slowdowns for slow in device.slow_sets}
 
@@ -88,17 +92,26 @@ class SetForecasts:
             self._known[jobs] = self._forecast(jobs)
         return self._known[jobs]
 
-    def part_step_ns(self, jobs: int, computing: int) -> tuple[float, ...] | None:
+    def part_step_ns(self, jobs: int, computing: int, beside: int = 0) -> tuple[float, ...] | None:
         """Return the time of a step of each job of the set that computes, while the others start up.
 
-        Jobs that do not compute have their memory, and slow no other job down. None if the set cannot run.
+        Jobs that do not compute have their memory. `beside` is the number of jobs that start up or close with the
+        device's own computing units: they slow the others down like as many more jobs. None if the set cannot run.
         """
-        if jobs == computing:
+        if jobs == computing and not beside:
             return self.step_ns(jobs)
-        part = (jobs, computing)
+        part = (jobs, computing, beside)
         if part not in self._known_parts:
-            self._known_parts[part] = self._forecast_part(jobs, computing)
+            self._known_parts[part] = self._forecast_part(*part)
         return self._known_parts[part]
+
+    def edge_slowdown(self, jobs: int) -> float:
+        """Return by how much longer a job starts up or closes if so many jobs compute, start up or close."""
+        if not self.device.prepares_jobs:
+            return 1.0
+        if jobs not in self._edge_slowdowns:
+            self._edge_slowdowns[jobs] = self.device.contention.slowdown(jobs)
+        return self._edge_slowdowns[jobs]
 
     def throughput(self, jobs: int) -> float:
         """Return the system throughput (STP) of the set: the sum of the jobs' speeds relative to alone."""
@@ -142,7 +155,7 @@ class SetForecasts:
                 return None
         return tuple(times)
 
-    def _forecast_part(self, jobs: int, computing: int) -> tuple[float, ...] | None:
+    def _forecast_part(self, jobs: int, computing: int, beside: int) -> tuple[float, ...] | None:
         """Forecast a part like a whole set, in the memory that the jobs have in the whole set.
 
         If the times of the whole set are known from plans or measurements, the part is corrected by the same ratio.
@@ -154,7 +167,7 @@ class SetForecasts:
         estimate = self._estimate(jobs)
         if estimate is None:  # a plan was found nevertheless
             return tuple(whole[place] for place in places)
-        part = self._times([estimate.points[place] for place in places])
+        part = self._times([estimate.points[place] for place in places], beside)
         ratios = (whole[place] / estimate.step_ns[place] for place in places)
         return tuple(ns * ratio for ns, ratio in zip(part, ratios, strict=True))
 
@@ -170,11 +183,11 @@ class SetForecasts:
                 self._known_estimates[jobs] = _Estimate(points=points, step_ns=self._times(points))
         return self._known_estimates[jobs]
 
-    def _times(self, points: Sequence[TradeOff]) -> list[float]:
-        """Return the times of the steps of jobs that compute side by side under these plans."""
+    def _times(self, points: Sequence[TradeOff], beside: int = 0) -> list[float]:
+        """Return the times of the steps of jobs that compute under these plans, beside `beside` more jobs."""
         if not points:
             return []
-        slowdowns = self.device.contention.slowdowns(len(points), [point.compute_ns for point in points])
+        slowdowns = self.device.contention.slowdowns(len(points) + beside, [point.compute_ns for point in points])
         times = [p.beside_others_ns(slowdown) for p, slowdown in zip(points, slowdowns, strict=True)]
         return _with_lanes(points, times)
 

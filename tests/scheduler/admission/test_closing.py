@@ -16,6 +16,7 @@ from indb_tensile.scheduler.admission.admission_orders import (
     SendPlans,
     SetGrant,
 )
+from indb_tensile.scheduler.admission.completion_rule import shared_device
 from indb_tensile.scheduler.admission.events import (
     Adoption,
     BudgetChange,
@@ -176,6 +177,17 @@ def test_job_that_closes_is_in_no_set_and_slows_the_others_down_like_one_that_is
     controller.send(Finish(trainer=first))
     assert controller.pool.running_set.preparing == 0
     assert second == _member(controller, 2).trainer
+
+
+@pytest.mark.parametrize("on_device", [False, True])
+def test_job_that_closes_counts_in_the_next_choice_where_it_computes_on_the_device(on_device: bool) -> None:
+    controller = FakeController(20, contention=of_cores(1, 1), prepares_on_device=on_device)
+    first, second = controller.start(1, 4), controller.start(2, 4)
+    controller.send(Finish(trainer=first, closing_ns=500))
+    assert shared_device(controller.pool, 20 * REGION).closing_ns == ()
+    controller.send(Departure(trainer=second))
+    device = shared_device(controller.pool, 20 * REGION)
+    assert (device.prepares_jobs, device.closing_ns) == (on_device, (500.0,) if on_device else ())
 
 
 @pytest.mark.parametrize("last", [False, True])

@@ -91,6 +91,51 @@ def test_a_job_that_closes_slows_no_other_job_down() -> None:
     assert (end.now_ns, end.ends_ns, end.makespan_ns) == (150 * MS, (600 * MS, 150 * MS), 600 * MS)
 
 
+def test_on_processors_jobs_that_start_up_close_and_compute_slow_each_other_down_alike() -> None:
+    turns = Contention(points=((1, 1.0), (2, 2.0), (4, 4.0)))
+    demands = [_demand(1, 10), _demand(2, 10, startup=50)]
+    forecasts = SetForecasts(demands, replace(_forecasts(demands, contention=turns).device, prepares_jobs=True))
+    moment = until_one_leaves(first_moment(demands, 0b11), forecasts)
+    assert moment is not None
+    # Both do half of their work in any time: 50 ms of each in the first 100 ms, and 50 ms in the following 100 ms.
+    assert (moment.running, moment.now_ns) == (0b10, 200 * MS)
+    assert moment.steps_left[1] == pytest.approx(5)
+    before = replace(forecasts.device, closing_ns=(60.0 * MS,))  # a job that has left before
+    moment = until_one_leaves(first_moment(demands, 0b01), SetForecasts(demands, before))
+    assert moment is not None
+    assert moment.now_ns == pytest.approx(130 * MS), "30 ms of work in the first 60 ms"
+
+
+def test_on_processors_jobs_that_leave_together_close_for_as_much_longer_as_they_are_more() -> None:
+    turns = Contention(points=((1, 1.0), (2, 2.0), (4, 4.0)))
+    demands = [_demand(k, 10, closing=30) for k in (1, 2, 3)]
+    forecasts = SetForecasts(demands, replace(_forecasts(demands, contention=turns).device, prepares_jobs=True))
+    moment = until_one_leaves(first_moment(demands, 0b011), forecasts)
+    assert moment is not None
+    assert moment.ends_ns == pytest.approx((260 * MS, 260 * MS, 0.0))
+    end = until_one_leaves(start(moment, 0b100), forecasts)
+    assert end is not None
+    assert end.now_ns == pytest.approx((260 + 80) * MS), "a third of its speed for 60 ms"
+
+
+@given(forecasts=set_forecasts(5))
+def test_jobs_in_turns_end_no_earlier_where_start_ups_and_closings_compute(forecasts: SetForecasts) -> None:
+    slower = SetForecasts(forecasts.demands, replace(forecasts.device, prepares_jobs=True))
+    pairs = zip(in_turns(slower).ends_ns, in_turns(forecasts).ends_ns, strict=True)
+    assert all(late >= early * (1 - 1e-9) for late, early in pairs)
+
+
+@given(forecasts=set_forecasts(6, starts_up=True))
+def test_start_ups_get_no_more_of_the_device_than_their_share(forecasts: SetForecasts) -> None:
+    shared = SetForecasts(forecasts.demands, replace(forecasts.device, prepares_jobs=True))
+    moment = first_moment(forecasts.demands, _runnable(shared))
+    following = until_one_leaves(moment, shared)
+    assert following is not None
+    share = 1 / forecasts.device.contention.slowdown(moment.running.bit_count())
+    pairs = zip(moment.startup_ns, following.startup_ns, strict=True)
+    assert all(early - late <= following.now_ns * share * (1 + 1e-6) for early, late in pairs)
+
+
 def test_the_next_job_starts_up_while_the_one_before_closes() -> None:
     whole = TradeOff(peak_bytes=100 * MIB, iteration_ns=10 * MS, compute_ns=10 * MS)
     demands = [replace(_demand(k, 10, startup=50, closing=30), trade_offs=(whole,)) for k in (1, 2, 3)]
