@@ -1,7 +1,7 @@
 """Compares the quality of models for tables with that of rivals, on a fixed list of real data sets.
 
     python -m indb_tensile.bench quality [--sets wage letter …] [--methods default boosting …] [--seeds 5]
-        [--development] [--hyperparams JSON …] [--published] [--csv FILE TARGET] [--threads 1] [--json]
+        [--development] [--larger-development] [--hyperparams JSON …] [--published] [--csv FILE TARGET] [--threads 1] [--json]
 
 The data sets (bench/harness/quality_sets.py) were fixed before any default was chosen. For each seed the rows are
 split; all methods learn from the rows for training and validation. The score is the accuracy or R² on the test rows,
@@ -20,7 +20,8 @@ point is 1 of these 100.
   trained in the same way as the default; a network for tables, such as `tabm`, has its own name.
 
 The small tables iris and wine are not part of the list: `--sets iris wine penguins --methods default logistic`.
-The defaults for small tables were chosen on other tables, which `--development` uses instead. Each `--hyperparams`
+The defaults for small tables were chosen on other tables, which `--development` uses instead, and the network for
+tables of 1,000 rows and more on those of `--larger-development`. Each `--hyperparams`
 adds a method: the default with these hyper-parameters.
 
 `--published` also measures the time from the call of tensile_train to the published version, and the time of a short
@@ -55,6 +56,7 @@ from threadpoolctl import threadpool_limits
 from indb_tensile.bench.harness.argument_types import whole
 from indb_tensile.bench.harness.boosted_tables import boosting, rows_to_learn_and_test
 from indb_tensile.bench.harness.development_sets import DEVELOPMENT_SETS
+from indb_tensile.bench.harness.larger_development_sets import LARGER_DEVELOPMENT_SETS
 from indb_tensile.bench.harness.process_exit import exit_on_sigterm, run
 from indb_tensile.bench.harness.published_times import (
     PublishedTime,
@@ -410,6 +412,13 @@ def _parser() -> argparse.ArgumentParser:
         action="store_const",
         const=list(DEVELOPMENT_SETS),
         help="the small tables on which defaults were chosen, in place of --sets",
+    )
+    parser.add_argument(
+        "--larger-development",
+        dest="sets",
+        action="store_const",
+        const=list(LARGER_DEVELOPMENT_SETS),
+        help="the tables of 1,000 rows and more on which the default network was chosen, in place of --sets",
     )
     parser.add_argument(
         "--csv", nargs=2, action="append", default=[], metavar=("FILE", "TARGET"), help="also train on this file"

