@@ -21,6 +21,8 @@ from indb_tensile.errors import TensileError
 from indb_tensile.learning.boosted_baseline import BaselineRows, baseline_figure, rows_digest
 from indb_tensile.log import start_log
 
+from .baseline_warning import warn_if_better
+
 log = logging.getLogger("baseline")
 
 
@@ -53,12 +55,12 @@ def compute(session: Session, files: BaselineFiles) -> int:
             if stored is None:
                 continue
             # Versions that were published together left equal rows before any of them had a baseline.
-            if session.run(partial(models.repeat_baseline, version=version, digest=rows_digest(stored))):
-                continue
-            figure = baseline_figure(BaselineRows.from_bytes(stored))
-            session.run(partial(models.add_figure, version=version, name="baseline", figure=figure))
-            computed += 1
-            log.info("baseline of version_id %s: %s", version, figure)
+            if not session.run(partial(models.repeat_baseline, version=version, digest=rows_digest(stored))):
+                figure = baseline_figure(BaselineRows.from_bytes(stored))
+                session.run(partial(models.add_figure, version=version, name="baseline", figure=figure))
+                computed += 1
+                log.info("baseline of version_id %s: %s", version, figure)
+            warn_if_better(session, version)
     return computed
 
 

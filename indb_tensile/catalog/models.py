@@ -341,5 +341,16 @@ def repeat_baseline(connection: Connection, version: ModelVersionId, digest: str
     return connection.execute(query("repeat_baseline"), {"version": version, "digest": digest}).rowcount > 0
 
 
+def judged_version(connection: Connection, version: ModelVersionId) -> dict[str, Any] | None:
+    """Return a version's metric beside the figure of its baseline, or None if it lacks one of both."""
+    with connection.cursor(row_factory=dict_row) as cursor:
+        return cursor.execute(query("judged_version"), {"version": version}).fetchone()
+
+
+def warn_of_version(connection: Connection, version: ModelVersionId, detail: Mapping[str, Any]) -> None:
+    """Add a warning to the history of the job that trained the version, if that job was not deleted."""
+    connection.execute(query("warn_of_version"), {"version": version, "detail": Jsonb(dict(detail))})
+
+
 def _digest(weights: bytes) -> str:
     return hashlib.sha256(weights).hexdigest()

@@ -547,6 +547,23 @@ select v.version_id, 'baseline', b.figure
  order by o.version_id desc limit 1
 on conflict (version_id, name) do nothing
 
+-- judged_version --
+select v.task::text, v.architecture ->> 'type' as architecture, (b.bundle ->> 'outputs')::integer as outputs,
+       v.metric_name, v.metric, v.higher_is_better, f.figure as baseline
+  from tensile.model_versions as v
+  join tensile.version_bundles as b using (version_id)
+  join tensile.version_figures as f on f.version_id = v.version_id and f.name = 'baseline'
+ where v.version_id = %(version)s and v.metric is not null
+
+-- warn_of_version --
+-- The warning is about a version, so it belongs to the history of the job that trained it.
+insert into tensile.job_events (job_id, kind, detail)
+select j.job_id, 'warning', %(detail)s
+  from tensile.model_versions as v join tensile.jobs as j using (job_id)
+ where v.version_id = %(version)s
+   and not exists (select from tensile.job_events as e
+                    where e.job_id = j.job_id and e.kind = 'warning' and e.detail = %(detail)s)
+
 -- insert_version_chunk --
 insert into tensile.artifacts (version_id, chunk_no, chunk) values (%(owner)s, %(chunk_no)s, %(chunk)b)
 

@@ -135,7 +135,7 @@ select public.tensile_version(), current_setting('server_version');
 select j.job_id, j.model_name as model, tensile.relation_title(j.relation_oid, j.relation_schema, j.relation_name) as relation,
        j.state, j.phase, j.priority, j.attempt, p.epoch, p.epochs, p.step, p.steps, p.loss, p.valid_loss,
        v.number as version, v.metric_name, v.metric, j.enqueued_at, j.started_at, j.finished_at, q.waits_for,
-       w.host, w.device_name as device, d.granted_bytes, d.used_bytes, s.settings, v.not_deployed, j.error_message as error, j.error_detail, j.error_hint
+       w.host, w.device_name as device, d.granted_bytes, d.used_bytes, s.settings, a.warnings, v.not_deployed, j.error_message as error, j.error_detail, j.error_hint
   from tensile.jobs as j
        left join tensile.job_progress as p using (job_id)
        left join tensile.stat_queue as q using (job_id)
@@ -145,6 +145,9 @@ select j.job_id, j.model_name as model, tensile.relation_title(j.relation_oid, j
        left join lateral (select e.detail ->> 'message' as settings from tensile.job_events as e
                            where e.job_id = j.job_id and e.kind = 'settings'
                            order by e.event_id desc limit 1) as s on true
+       left join lateral (select string_agg(e.detail ->> 'message', '; ' order by e.event_id) as warnings
+                            from tensile.job_events as e
+                           where e.job_id = j.job_id and e.kind = 'warning') as a on true
  where j.job_id = %(job)s;
 
 -- judged --

@@ -25,13 +25,15 @@ class LastRun(NamedTuple):
     """The arguments of a model's last run.
 
     For a model that never ran, the arguments are those of its definition and `ran` is False. `target_kind` is the
-    kind of the target's column at the time of the run, or None if it is unknown.
+    kind of the target's column at the time of the run, or None if it is unknown. `advice` is the warning that the
+    baseline of the run was clearly better, with what to train instead, or None.
     """
 
     arguments: Json
     ran: bool = False
     job: int | None = None
     target_kind: str | None = None
+    advice: str | None = None
 
     def without(self, *names: str) -> "LastRun":
         """Return the same run without these arguments."""
@@ -41,7 +43,9 @@ class LastRun(NamedTuple):
         return "the model's last run" if self.job is None else f"job {self.job}"
 
 
-def read_last_run(spec: str | None, job: int | None, target_kind: str | None, definition: str | None) -> LastRun:
+def read_last_run(
+    spec: str | None, job: int | None, target_kind: str | None, definition: str | None, advice: str | None
+) -> LastRun:
     """Read the last run from the stored columns of a model.
 
     The model's owner may write any value into these columns, so values that are not arguments are ignored. The
@@ -49,7 +53,7 @@ def read_last_run(spec: str | None, job: int | None, target_kind: str | None, de
     """
     if spec is None:
         return LastRun(arguments=_well_formed(definition))
-    return LastRun(arguments=_well_formed(spec), ran=True, job=job, target_kind=target_kind)
+    return LastRun(arguments=_well_formed(spec), ran=True, job=job, target_kind=target_kind, advice=advice)
 
 
 def fitting_task(plpy: Plpy, request: Json, last: LastRun, target: TrainingTarget) -> LastRun:
@@ -167,9 +171,14 @@ def fitting_transform(plpy: Plpy, request: Json, last: LastRun, table: Table) ->
 
 
 def tell_inherited(plpy: Plpy, request: Json, last: LastRun, spec: Json) -> None:
-    """Name in one NOTICE every argument that the request left out and that is inherited."""
+    """Name in one NOTICE every argument that the request left out and that is inherited.
+
+    Another NOTICE repeats the advice of the last run, unless the request names an architecture.
+    """
     if not last.ran:
         return
+    if last.advice is not None and request.get("architecture") is None:
+        plpy.notice(f"{last}: {last.advice}")
     inherited = [f"{name} {_short_json(value)}" for name, value in _inherited(request, last, spec)]
     if inherited:
         plpy.notice(f"arguments left out are those of {last}: {', '.join(inherited)}")

@@ -40,7 +40,9 @@ def last_run(plpy: Plpy, name: str) -> LastRun:
     if not models[0]["own"]:
         raise _name_taken(name)
     facts = models[0]
-    return read_last_run(facts["last_spec"], facts["last_job_id"], facts["target_kind"], facts["definition"])
+    return read_last_run(
+        facts["last_spec"], facts["last_job_id"], facts["target_kind"], facts["definition"], facts["advice"]
+    )
 
 
 def _name_taken(name: str) -> RefusalError:
@@ -64,5 +66,8 @@ select m.owner_oid = tensile.current_role_oid() and m.installation = tensile.ins
        (select b.bundle #>> '{preprocessor,target,kind}'
           from tensile.model_versions as v join tensile.version_bundles as b on b.version_id = v.version_id
          where v.model_id = m.model_id and v.job_id = m.last_job_id
-         order by v.version_id desc limit 1) as target_kind
+         order by v.version_id desc limit 1) as target_kind,
+       (select e.detail ->> 'message' from tensile.job_events as e
+         where e.job_id = m.last_job_id and e.kind = 'warning' and e.detail ->> 'baseline' is not null
+         order by e.event_id desc limit 1) as advice
   from tensile.models as m where m.name = $1::text and m.dropped_at is null"""

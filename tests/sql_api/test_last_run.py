@@ -11,11 +11,17 @@ from indb_tensile import sql_api
 from tests.sql_api.fakes import FakePlpy, plpy_with
 
 
-def plpy_with_last_run(last: str, kind: str | None = None) -> FakePlpy:
+def plpy_with_last_run(last: str, kind: str | None = None, advice: str | None = None) -> FakePlpy:
     """Return a database in which the last run of model `m`, job 5, had this specification and this kind of target."""
-    return plpy_with(
-        model=[{"own": True, "definition": None, "last_spec": last, "last_job_id": 5, "target_kind": kind}]
-    )
+    row = {
+        "own": True,
+        "definition": None,
+        "last_spec": last,
+        "last_job_id": 5,
+        "target_kind": kind,
+        "advice": advice,
+    }
+    return plpy_with(model=[row])
 
 
 @pytest.mark.parametrize(
@@ -102,10 +108,23 @@ def test_one_notice_names_inherited_arguments_with_their_values() -> None:
 def test_arguments_of_the_definition_are_not_named_as_inherited() -> None:
     definition = json.dumps({"architecture": {"type": "mlp"}, "hyperparams": {"epochs": 2}})
     row = {"own": True, "definition": definition, "last_spec": None, "last_job_id": None, "target_kind": None}
+    row["advice"] = None
     plpy = plpy_with(model=[row])
 
     assert train_spec(plpy, LABEL)["architecture"] == {"type": "mlp"}
     assert not any("arguments left out" in notice for notice in plpy.notices)
+
+
+def test_a_notice_repeats_what_the_last_run_advises_until_an_architecture_is_named() -> None:
+    advice = "gradient boosting predicts the held-out rows better; train again with architecture => 'boosting'"
+    last = json.dumps({"target": "label", "task": "classification"})
+    again, named = (plpy_with_last_run(last, "text", advice) for _ in range(2))
+
+    train_spec(again, {"model": "m", "relation": 5})
+    train_spec(named, {"model": "m", "relation": 5, "architecture": "tabm"})
+
+    assert f"job 5: {advice}" in again.notices
+    assert not any(advice in notice for notice in named.notices)
 
 
 @pytest.mark.parametrize("kind", ["text", "integer", None])

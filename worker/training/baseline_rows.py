@@ -18,6 +18,8 @@ from indb_tensile.job import ModelVersionId
 from indb_tensile.learning.boosted_baseline import BaselineRows, rows_digest, why_no_baseline
 from indb_tensile.learning.preparation import Prepared
 
+from ..baseline_warning import warn_if_better
+
 log = logging.getLogger("trainer")
 
 
@@ -30,6 +32,7 @@ def leave_rows(session: Session, settings: Settings, prepared: Prepared, version
         files = BaselineFiles.of(Path(settings.state_dir), installation)
         rows = BaselineRows.of(prepared).to_bytes()
         if session.run(partial(models.repeat_baseline, version=version, digest=rows_digest(rows))):
+            warn_if_better(session, version)
             return
         left = files.put(version, rows)
     except (OSError, psycopg.Error, TensileError) as error:
