@@ -192,14 +192,15 @@ def resolve(
     *,
     alone: bool,
     rows: int,
+    values: int,
     texts: TokenUse = TokenUse.NONE,
     images: bool = False,
 ) -> dict[str, Any]:
     """Return the architecture, or the one that `auto` stands for, before the rows are encoded.
 
-    `arrays` and `alone` are those of `natural_shape`, `rows` is the number of training rows, and `texts` says
-    whether columns are read as tokens. If all are, a linear model of their vectors is more accurate than a deep one
-    (`bench text`). `images` says whether columns hold images.
+    `arrays` and `alone` are those of `natural_shape`, `rows` is the number of training rows, `values` the number of
+    features that are numbers or categories, and `texts` says whether columns are read as tokens. If all are, a linear
+    model of their vectors is more accurate than a deep one (`bench text`). `images` says whether columns hold images.
     """
     if architecture["type"] != "auto":
         return dict(architecture)
@@ -208,7 +209,7 @@ def resolve(
     if texts is not TokenUse.NONE:
         own: dict[str, Any] = {"hidden": [], "text_dropout": 0.7} if texts is TokenUse.ALL else {}
         return {"type": "wide_and_deep", "text_encoder": "pooling", **own}
-    return default(natural_shape(architecture, arrays, alone) or (), rows)
+    return default(natural_shape(architecture, arrays, alone) or (), rows, values)
 
 
 def forecast_default(rows: int) -> dict[str, Any]:
@@ -266,14 +267,17 @@ def without_layout(architecture: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in architecture.items() if name not in LAYOUT_PARAMETERS}
 
 
-def default(input_shape: Shape, rows: int) -> dict[str, Any]:
+def default(input_shape: Shape, rows: int, values: int = 0) -> dict[str, Any]:
     """Return the architecture that `auto` stands for.
 
     Images get convolutions, other rows get fully connected layers. Small tables get fewer units and more dropout, to
-    limit overfitting.
+    limit overfitting. In larger tables each of the `values` of a row, its numbers and categories, is embedded before
+    these layers, so that an answer that rises and falls several times with one number can be learned.
     """
     if len(input_shape) == 3:
         return {"type": "cnn", "channels": [32, 64], "hidden": [128], "dropout": 0.2, "batch_norm": True}
+    if rows >= _EMBEDDED_ROWS and 0 < values <= _MOST_VALUES:
+        return {"type": "wide_and_deep", "hidden": [128, 64], "dropout": 0.1}
     if rows < _FEW_ROWS:
         return {"type": "mlp", "hidden": [32], "dropout": 0.2}
     return {"type": "mlp", "hidden": [128, 64], "dropout": 0.1}
@@ -289,7 +293,9 @@ def _default_of_images(shape: Shape | None, texts: TokenUse) -> dict[str, Any]:
     return {"type": "resnet", "stages": [1, 1, 1], "width": 32, "dropout": 0.1}
 
 
-def why_default(is_image: bool, rows: int, texts: TokenUse = TokenUse.NONE, *, images: bool = False) -> str:
+def why_default(
+    is_image: bool, rows: int, values: int, texts: TokenUse = TokenUse.NONE, *, images: bool = False
+) -> str:
     """Return why `auto` stands for the network that `resolve` returns, for a sentence."""
     if images and not is_image:
         return "an image is one of several features"
@@ -297,13 +303,20 @@ def why_default(is_image: bool, rows: int, texts: TokenUse = TokenUse.NONE, *, i
         return "all columns are read as tokens" if texts is TokenUse.ALL else "a column is read as tokens"
     if is_image:
         return "the only feature is an image"
-    if rows < _FEW_ROWS:
-        return f"fewer than {_FEW_ROWS} rows train"
-    return f"{_FEW_ROWS} rows or more train, and no feature is an image alone"
+    if rows < _EMBEDDED_ROWS:
+        return f"fewer than {_EMBEDDED_ROWS} rows train"
+    size = f"fewer than {_FEW_ROWS} rows train" if rows < _FEW_ROWS else f"{_FEW_ROWS} rows or more train"
+    if not values:
+        return f"{size}, and no feature is a number or a category"
+    if values > _MOST_VALUES:
+        return f"{size}, and more than {_MOST_VALUES} features are numbers or categories"
+    return f"{_EMBEDDED_ROWS} rows or more train, and {values} of the features are numbers or categories"
 
 
 _SMALL_SIDE = 32  # pixels below which an image gets few convolutions and no global mean
 _FEW_ROWS = 2000  # training rows below which `default` chooses the small network
+_EMBEDDED_ROWS = 1000  # training rows from which on `default` embeds values; an ensemble of `mlp` trains fewer
+_MOST_VALUES = 64  # numbers and categories of a row that `default` embeds: no table that it was chosen on has more
 
 
 def natural_shape(architecture: dict[str, Any], arrays: tuple[Shape, ...], alone: bool) -> Shape | None:

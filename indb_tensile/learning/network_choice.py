@@ -1,6 +1,6 @@
 """Chooses the network of a training for its columns, if the request leaves that open."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from indb_tensile.errors import DataError
@@ -8,6 +8,7 @@ from indb_tensile.job import JobSpec, Task
 from indb_tensile.learning import architectures
 from indb_tensile.learning.columns import ColumnData, ColumnKind, Columns
 from indb_tensile.learning.feature_options import FeatureOptions
+from indb_tensile.learning.preprocessor import SCALARS
 
 
 def texts_of(columns: Columns, features: tuple[str, ...], options: FeatureOptions) -> architectures.TokenUse:
@@ -28,12 +29,29 @@ def resolve_architecture(
     if spec.task is Task.PAIRS and spec.architecture["type"] == "auto":
         return architectures.pair_default(texts)
     arrays, alone = array_shapes(columns, features)
-    images = any(columns[name].kind is ColumnKind.IMAGE for name in features)
-    return architectures.resolve(spec.architecture, arrays, alone=alone, rows=rows, texts=texts, images=images)
+    kinds = [columns[name].kind for name in features]
+    return architectures.resolve(
+        spec.architecture,
+        arrays,
+        alone=alone,
+        rows=rows,
+        values=value_count(kinds),
+        texts=texts,
+        images=ColumnKind.IMAGE in kinds,
+    )
+
+
+def value_count(kinds: Iterable[ColumnKind]) -> int:
+    """Return how many features of these kinds are numbers or categories, which some networks embed."""
+    return sum(kind in (*SCALARS, ColumnKind.TEXT) for kind in kinds)
 
 
 def auto_reason(
-    spec: JobSpec, architecture: Mapping[str, Any], rows: int, texts: architectures.TokenUse, images: bool
+    spec: JobSpec,
+    architecture: Mapping[str, Any],
+    rows: int,
+    kinds: Sequence[ColumnKind],
+    texts: architectures.TokenUse,
 ) -> str:
     """Return why `auto` stands for this network; empty if the request names one."""
     if spec.architecture["type"] != "auto":
@@ -45,7 +63,7 @@ def auto_reason(
     if spec.task is Task.PAIRS:
         return "the rows are pairs of a query and an item"
     is_image = architecture["type"] in ("cnn", "resnet")
-    return architectures.why_default(is_image, rows, texts, images=images)
+    return architectures.why_default(is_image, rows, value_count(kinds), texts, images=ColumnKind.IMAGE in kinds)
 
 
 def array_shapes(columns: Columns, features: tuple[str, ...]) -> tuple[tuple[tuple[int, ...], ...], bool]:

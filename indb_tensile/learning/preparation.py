@@ -254,7 +254,7 @@ def assemble(
     target = _fit_target(table, spec, known, parts) if forecast is None else forecast.target(spec.target)
     if start is not None:
         spec, target, features = _continue_from(start, spec, target, features)
-    texts = texts_of(columns, features, checked.options)
+    texts, kinds = texts_of(columns, features, checked.options), [columns[name].kind for name in features]
     architecture = resolve_architecture(spec, columns, features, len(train), texts)
     options = _options_for(architecture, checked.options, spec.task)
     images = learnable.images.sample(train)
@@ -295,7 +295,7 @@ def assemble(
         report=report,
         chosen=_chosen(spec, settings),
         init_from=None if start is None else start.to_json(),
-        auto_reason=auto_reason(spec, architecture, len(train), texts, bool(learnable.images.columns)),
+        auto_reason=auto_reason(spec, architecture, len(train), kinds, texts),
         forecast=forecast,
         network=network,
         inputs=inputs,

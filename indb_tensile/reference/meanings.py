@@ -104,8 +104,9 @@ HYPERPARAMS: dict[str, str] = {
 }
 
 ARCHITECTURES: dict[str, str] = {
-    "auto": "Chosen by the columns: `cnn` or `resnet` for one column of images, `wide_and_deep` for "
-    "images or texts that are read beside other columns, else `mlp`.",
+    "auto": "Chosen by columns and rows: `cnn` or `resnet` for one column of images, `wide_and_deep` for images or "
+    "texts that are read beside other columns, and for 1,000 training rows or more of at most 64 numbers and "
+    "categories, else `mlp`.",
     "mlp": "Fully connected layers.",
     "cnn": "Blocks of convolutions and pooling, then fully connected layers.",
     "resnet": "Stages of residual blocks, then the mean over the places of the image.",

@@ -196,5 +196,11 @@ def test_auto_is_a_cnn_for_images_and_a_smaller_network_for_few_rows() -> None:
         check_architecture(chosen)
 
 
+def test_auto_embeds_the_values_of_larger_tables_that_are_not_wide() -> None:
+    kinds = {(rows, values): default((8,), rows, values)["type"] for rows in (999, 1000) for values in (0, 8, 500)}
+    assert kinds == dict.fromkeys(kinds, "mlp") | {(1000, 8): "wide_and_deep"}
+    check_architecture(default((8,), 100_000, 8))
+
+
 def test_the_tables_of_layers_and_architectures_are_plain_data() -> None:
     assert json.loads(json.dumps([ARCHITECTURES, LAYERS])) == [ARCHITECTURES, LAYERS]

@@ -50,7 +50,7 @@ def columns(rows: int) -> dict[str, ColumnData]:
     }
 
 
-def prepared(architecture: dict[str, Any], **options: Any) -> Prepared:
+def prepared(architecture: dict[str, Any], rows: int = 200, **options: Any) -> Prepared:
     spec = JobSpec(
         model="m",
         relation=Relation(oid=1, schema="public", name="t"),
@@ -59,7 +59,7 @@ def prepared(architecture: dict[str, Any], **options: Any) -> Prepared:
         architecture=architecture,
         **options,
     )
-    return assemble(make_table(columns(200)), spec)
+    return assemble(make_table(columns(rows)), spec)
 
 
 @pytest.mark.parametrize("embedding", NUMBER_EMBEDDINGS)
@@ -142,6 +142,17 @@ def test_a_requested_encoding_is_kept_and_other_networks_have_ones_and_zeros() -
     assert (one_hot.architecture["categories"], one_hot.input_shape) == ([], (7,))
     assert prepared({"type": "mlp"}).input_shape == (7,)
     assert prepared({"type": "auto"}).input_shape == (7,)
+
+
+def test_auto_embeds_the_numbers_and_categories_of_a_larger_table() -> None:
+    job = prepared({"type": "auto"}, rows=2000)
+    assert (job.architecture["type"], job.architecture["numbers"], job.architecture["categories"]) == (
+        "wide_and_deep",
+        1,
+        [6],
+    )
+    assert job.auto_reason.endswith("2 of the features are numbers or categories")
+    assert any(isinstance(part, PiecewiseLinearEmbedding) for part in job.module.modules())
 
 
 def test_counts_that_the_columns_do_not_give_are_refused() -> None:

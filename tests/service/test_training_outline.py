@@ -14,6 +14,7 @@ from indb_tensile.learning.columns import ColumnData, ColumnKind
 from indb_tensile.learning.feature_options import FeatureOptions
 from indb_tensile.learning.jsonrows import column_of
 from indb_tensile.learning.preprocessor_fitting import fit
+from indb_tensile.learning.table_networks import WideAndDeep
 from indb_tensile.learning.targets import TargetEncoding
 from worker.serving.requests import ColumnSummary, Shares
 from worker.serving.training_outline import outline, width
@@ -103,6 +104,21 @@ def test_image_columns_keep_their_shape_for_cnn_and_auto() -> None:
     for architecture in ({"type": "cnn"}, {"type": "auto"}):
         training = outline(replace(SPEC, architecture=architecture), [PIXELS, LABEL], rows=500)
         assert training.input_shape == (1, 8, 8)
+
+
+def test_the_outline_says_which_network_auto_stands_for_and_embeds_as_a_training_does() -> None:
+    columns = [
+        ColumnSummary(name="a", kind="float", distinct=900),
+        ColumnSummary(name="b", kind="text", distinct=4),
+        ColumnSummary(name="at", kind="date", distinct=900),
+    ]
+    training = outline(replace(SPEC, architecture={"type": "auto"}), [*columns, LABEL], rows=9000)
+    assert training.network_choice.startswith("auto stands for wide_and_deep, as ")
+    assert "2 of the features are numbers or categories" in training.network_choice
+    assert isinstance(training.module, WideAndDeep)
+    assert outline(SPEC, [*columns, LABEL], rows=9000).network_choice == ""
+    few = outline(replace(SPEC, architecture={"type": "auto"}), [*columns, LABEL], rows=900)
+    assert few.network_choice.startswith("auto stands for mlp, as fewer than ")
 
 
 def test_regression_has_one_output_and_float_targets() -> None:

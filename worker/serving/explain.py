@@ -200,6 +200,7 @@ class Explainer:
             own["starts_now"] = start.starts
         notes = (
             own["note"] if start is None else _start_text(start),
+            training.network_choice,
             exchanged,
             "" if costs[-1] is None else costs[-1].text,
             self._upload_text(workload, outcomes[-1].answer),

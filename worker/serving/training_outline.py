@@ -4,7 +4,7 @@ No rows are read and no tensors are allocated: the network is built on the meta 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
@@ -28,6 +28,7 @@ from indb_tensile.learning.hyperparams import TrainingSettings, settings_of
 from indb_tensile.learning.image_decoding import ImageHeader, read_header
 from indb_tensile.learning.memory_estimate import text_numbers
 from indb_tensile.learning.narrow_rows import NarrowForm
+from indb_tensile.learning.network_choice import auto_reason, value_count
 from indb_tensile.learning.pair_encoding import item_ranges
 from indb_tensile.learning.preprocessor import SCALARS
 from indb_tensile.learning.registered_network import RegisteredNetwork
@@ -55,6 +56,7 @@ class TrainingOutline:
     `batches` are the sizes of the training steps: full ones, then the last, smaller one, if any. A validation pass
     has the size of the full ones. `steps` are the training steps of one epoch, and `passes` the passes over full
     batches that validate after each epoch. `texts` are the lengths of texts in full batches, if there are several.
+    `network_choice` says which network `auto` stands for, and why; it is empty if the request names a network.
     """
 
     module: nn.Module
@@ -69,6 +71,7 @@ class TrainingOutline:
     forecast: ForecastValues | None = None
     narrow: NarrowForm | None = None  # of the rows, if they have tokens
     texts: ForetoldLengths | None = None
+    network_choice: str = ""
 
     def batch(self, rows: int, missing: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
         """Return `x`, without the `missing` last tokens of each row, and `y` of a batch, on the meta device."""
@@ -125,8 +128,11 @@ def outline(
     train_rows = _expected_rows(rows, split, shares)
     options = FeatureOptions.parse(spec.preprocess)
     pictured = {column.name for column in features if column.kind == ColumnKind.IMAGE}
+    kinds = [ColumnKind(column.kind) for column in features]
     features = [_with_pixels(column, options) if column.name in pictured else column for column in features]
-    architecture = _resolve_architecture(spec, features, train_rows, options, images=bool(pictured))
+    texts = _texts(features, options)
+    architecture = _resolve_architecture(spec, features, train_rows, texts, images=bool(pictured))
+    network_choice = _choice_in_words(spec, architecture, auto_reason(spec, architecture, train_rows, kinds, texts))
     if architectures.embeds(architecture):
         options = options.embedding(pairs=pairs)
     if network is not None:
@@ -160,6 +166,7 @@ def outline(
         passes=math.ceil(rows * _valid_share(split, shares) / plan.full_rows),
         narrow=NarrowForm.of(layout, math.prod(input_shape)),
         texts=sampled.lengths(settings.length_buckets, train_rows, plan.full_rows),
+        network_choice=network_choice,
     )
 
 
@@ -193,6 +200,7 @@ def _forecast_outline(spec: JobSpec, columns: list[ColumnSummary], rows: int) ->
     architecture = architectures.with_layout(architecture, layout | {"season": min(season, window)})
     settings = settings_of(spec, architecture, train_rows)
     plan = batch_plan(train_rows, settings)
+    why = auto_reason(spec, architecture, train_rows, (), architectures.TokenUse.NONE)
     input_shape = (numbers + shape.width + (len(texts) if embedded else sum(sizes)),)
     module = architectures.build_without_memory(
         architecture, input_shape, QUANTILES * meaning.count, task=spec.task, ensemble=settings.ensemble
@@ -207,6 +215,7 @@ def _forecast_outline(spec: JobSpec, columns: list[ColumnSummary], rows: int) ->
         steps=plan.steps,
         passes=math.ceil(rows * split.valid_size / plan.full_rows),
         forecast=meaning,
+        network_choice=_choice_in_words(spec, architecture, why),
     )
 
 
@@ -276,17 +285,29 @@ def width(column: ColumnSummary, options: FeatureOptions, means: int = 1) -> int
 
 
 def _resolve_architecture(
-    spec: JobSpec, features: list[ColumnSummary], train_rows: int, options: FeatureOptions, *, images: bool
+    spec: JobSpec, features: list[ColumnSummary], train_rows: int, texts: architectures.TokenUse, *, images: bool
 ) -> dict[str, Any]:
     arrays, alone = _array_shapes(features)
-    texts = architectures.TokenUse.among(
-        [options.encoding(column.name) if column.kind == ColumnKind.TEXT else None for column in features]
-    )
     if spec.task is Task.ANOMALY and spec.architecture["type"] == "auto":
         return {"type": "autoencoder"}
     if spec.task is Task.PAIRS and spec.architecture["type"] == "auto":
         return architectures.pair_default(texts)
-    return architectures.resolve(spec.architecture, arrays, alone=alone, rows=train_rows, texts=texts, images=images)
+    values = value_count(ColumnKind(column.kind) for column in features)
+    return architectures.resolve(
+        spec.architecture, arrays, alone=alone, rows=train_rows, values=values, texts=texts, images=images
+    )
+
+
+def _texts(features: list[ColumnSummary], options: FeatureOptions) -> architectures.TokenUse:
+    """Return whether columns are read as tokens."""
+    return architectures.TokenUse.among(
+        [options.encoding(column.name) if column.kind == ColumnKind.TEXT else None for column in features]
+    )
+
+
+def _choice_in_words(spec: JobSpec, architecture: Mapping[str, Any], reason: str) -> str:
+    """Return which network `auto` stands for, and why; nothing if the request names a network."""
+    return f"{spec.architecture['type']} stands for {architecture['type']}, as {reason}" if reason else ""
 
 
 def _with_pixels(column: ColumnSummary, options: FeatureOptions) -> ColumnSummary:

@@ -1,7 +1,8 @@
 """Compares the quality of models for tables with that of rivals, on a fixed list of real data sets.
 
     python -m indb_tensile.bench quality [--sets wage letter …] [--methods default boosting …] [--seeds 5]
-        [--development] [--larger-development] [--hyperparams JSON …] [--published] [--csv FILE TARGET] [--threads 1] [--json]
+        [--development] [--larger-development] [--hyperparams JSON …] [--published] [--csv FILE TARGET] [--threads 1]
+        [--json]
 
 The data sets (bench/harness/quality_sets.py) were fixed before any default was chosen. For each seed the rows are
 split; all methods learn from the rows for training and validation. The score is the accuracy or R² on the test rows,

