@@ -37,7 +37,7 @@ class JudgedVersion:
         if value is None or self.metric is None or "name" in self.baseline:
             return ""
         own, other = self._error(self.metric), self._error(value)
-        if own <= 0 or other >= own * (1 - _clear_share(own, self.baseline["test_rows"])):
+        if own <= 0 or other >= own * (1 - _clear_share(own, self.baseline.get("test_rows", 0))):
             return ""
         single = self.task is Task.CLASSIFICATION or (self.task is Task.REGRESSION and self.outputs == 1)
         trained = ["boosting"] if single else []
