@@ -16,6 +16,13 @@ create function tensile.why_not_trained(owner oid, stored_name name) returns tex
 comment on function tensile.why_not_trained(oid, name) is
   'returns the error message of a job whose owner may no longer train';
 
+create function tensile.way_to_train(owner oid) returns text
+  language sql stable parallel safe
+  return case when exists (select from pg_catalog.pg_roles as r where r.oid operator(pg_catalog.=) owner)
+              then 'As an administrator: grant tensile_user to the role. Then train again.'
+              else 'Train again as a role that exists, which may read the table.' end;
+comment on function tensile.way_to_train(oid) is 'returns the hint of a job whose owner may no longer train';
+
 -- The work left on a device is the time until its present jobs are done: jobs side by side share the device, so k of
 -- them that would each take e more seconds are done after about the mean of e. Jobs whose end is not foretold yet count
 -- as an average job does. With one job for each claim, giving it to the device with the least work left is Graham's list
@@ -209,7 +216,7 @@ begin
          set state = 'failed', awaits_jobs = false, waits_for = null, not_before = null, finished_at = now(),
              error_sqlstate = '42501', error_message = tensile.why_not_trained(j.owner_oid, j.owner_name),
              error_detail = null,
-             error_hint = 'As an administrator: grant tensile_user to the role. Then train again.'
+             error_hint = tensile.way_to_train(j.owner_oid)
         from unentitled where j.job_id = unentitled.job_id;
     exception when lock_not_available then  -- skip this owner, so that the lock delays no other owner
       skipped_owners := skipped_owners || next_owner;
@@ -547,7 +554,7 @@ create trigger jobs_changed after update on tensile.jobs
   referencing old table as before_change new table as after_change
   for each statement execute function tensile.record_job_changes();
 
-revoke execute on function tensile.may_train(oid), tensile.why_not_trained(oid, name), tensile.claim_job(bigint, oid[], boolean, bigint),
+revoke execute on function tensile.may_train(oid), tensile.why_not_trained(oid, name), tensile.way_to_train(oid), tensile.claim_job(bigint, oid[], boolean, bigint),
   tensile.work_left(), tensile.better_worker(bigint, bigint), tensile.idle_budget(bigint), tensile.largest_budget(), tensile.back_off(integer), tensile.after_interruption(tensile.jobs, text, text, timestamptz, double precision),
   tensile.cancel_queued_job(), tensile.spec_fault(jsonb), tensile.check_request(), tensile.notify_enqueued(),
   tensile.record_job_changes() from public;

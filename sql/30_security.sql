@@ -204,7 +204,7 @@ grant usage on sequence tensile.claim_seq to tensile_worker;
 grant execute on function tensile.back_off(integer), tensile.claim_job(bigint, oid[], boolean, bigint),
   tensile.work_left(), tensile.better_worker(bigint, bigint), tensile.idle_budget(bigint), tensile.largest_budget(),
   tensile.after_interruption(tensile.jobs, text, text, timestamptz, double precision), tensile.may_train(oid),
-  tensile.why_not_trained(oid, name), tensile.incomplete_gang(), tensile.gang_devices(bigint, bigint),
+  tensile.why_not_trained(oid, name), tensile.way_to_train(oid), tensile.incomplete_gang(), tensile.gang_devices(bigint, bigint),
   tensile.offer_ranks(tensile.jobs), tensile.accept_rank(bigint), tensile.may_prepare(bigint, oid),
   tensile.take_back_gangs(double precision),
   tensile.most_gang_devices(bigint), tensile.accepting_devices(bigint, bigint), tensile.holds_back(bigint),

@@ -84,7 +84,7 @@ with renewed as (
   update tensile.jobs as j
      set cancel_requested = true, error_sqlstate = '42501', error_detail = null,
          error_message = tensile.why_not_trained(j.owner_oid, j.owner_name),
-         error_hint = 'As an administrator: grant tensile_user to the role. Then train again.'
+         error_hint = tensile.way_to_train(j.owner_oid)
     from (select k.job_id from mine join tensile.jobs as k using (job_id)
            where mine.unentitled and not k.cancel_requested for no key update of k skip locked) as free
    where j.job_id = free.job_id

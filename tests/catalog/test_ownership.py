@@ -136,6 +136,20 @@ def test_queued_job_of_a_role_that_lost_its_membership_fails(database: Database)
         assert rows == [("failed", "42501", error, hint)] * 2
 
 
+def test_queued_job_of_a_role_that_was_dropped_fails(database: Database) -> None:
+    with _new_role(database, "first") as first, database.connect("tensile_worker") as worker:
+        enqueue(first, "a")
+        first.execute("reset role; drop role first")
+        assert jobs.claim_job(worker, register(worker)) is None
+        assert first.execute("select state::text, error_message, error_hint from tensile.jobs").fetchall() == [
+            (
+                "failed",
+                'role "first", which enqueued the job, no longer exists',
+                "Train again as a role that exists, which may read the table.",
+            )
+        ]
+
+
 def test_running_job_of_a_role_that_lost_its_membership_is_cancelled_at_the_next_heartbeat(
     database: Database,
 ) -> None:
