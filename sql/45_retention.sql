@@ -68,6 +68,7 @@ begin
   return case split_part(kind, ' ', 1)
     when 'directory' then jsonb_typeof(value) = 'string' and word like '/%'
     when 'interval' then jsonb_typeof(value) = 'string' and word::interval > interval '0'
+                         and word::interval <= interval '1000 years'  -- so that no time before now is out of range
     when 'count' then jsonb_typeof(value) = 'number' and word::numeric between 1 and 1000000
                       and word::numeric = trunc(word::numeric)
     when 'bytes' then jsonb_typeof(value) = 'number' and word::numeric between 1 and 9223372036854775807

@@ -510,8 +510,8 @@ begin
               when 'directory' then
                 format('Give an absolute path: select tensile_set_setting(%L, %L);', name, '"/run/tensile"')
               when 'interval' then
-                format('Give an interval longer than zero, or null to keep for ever: select tensile_set_setting(%L, %L);',
-                       name, '"30 days"')
+                format('Give an interval longer than zero, of at most 1000 years, or null to keep for ever: '
+                       'select tensile_set_setting(%L, %L);', name, '"30 days"')
               when 'bytes' then
                 format('Give a number of bytes from 1: select tensile_set_setting(%L, %L);', name, '8589934592')
               else

@@ -74,6 +74,16 @@ def test_step_removes_at_most_the_given_number_of_rows(database: Database) -> No
     }
 
 
+def test_longest_period_is_a_thousand_years(database: Database) -> None:
+    publish_jobs(database, 1, age="100 days")
+    with database.connect("admin") as admin, database.connect("tensile_worker") as worker:
+        for name in RETENTION_SETTINGS:
+            admin.execute("select tensile_set_setting(%s, '\"1000 years\"')", (name,))
+            with pytest.raises(psycopg.errors.InvalidParameterValue, match="1000 years 1 day"):
+                admin.execute("select tensile_set_setting(%s, '\"1000 years 1 day\"')", (name,))
+        assert vacuum_step(worker) == {}
+
+
 def test_null_keeps_rows_for_ever_and_a_running_job_keeps_its_current_plan(database: Database) -> None:
     publish_jobs(database, 2, age="9000 days")
     with database.connect("admin") as admin, database.connect("tensile_worker") as worker:
