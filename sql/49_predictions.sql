@@ -531,15 +531,19 @@ begin
     raise exception '% is null', argument
       using errcode = 'null_value_not_allowed', hint = format('Give a name for the %s.', kind);
   end if;
-  parts := parse_ident(view);
+  begin
+    parts := parse_ident(view);
+  exception when invalid_parameter_value then
+    parts := '{}';
+  end;
   if cardinality(parts) = 1 then
     parts := array[callers_schema, parts[1]];
   end if;
   if cardinality(parts) <> 2 or parts[1] is null then
     raise exception '% is "%", not a name', argument, view
       using errcode = 'invalid_name',
-            hint = case when parts[1] is null then 'No schema is selected: name one, as in ''public.predicted''.'
-                        else format('Give the name of a %1$s, or schema.%1$s.', kind) end;
+            hint = case when cardinality(parts) = 2 then 'No schema is selected: name one, as in ''public.predicted''.'
+                        else format('Give the name of a %1$s, or schema.%1$s, with quotes where SQL needs them: ''"My %1$s"''.', kind) end;
   end if;
   return array[left(parts[1], 63), left(parts[2], 63)];
 end

@@ -129,8 +129,8 @@ begin
                and not (j.awaits_jobs and j.search_id <> j.job_id and j.search_id is not null)
              limit enqueued.jobs_queued + 1) as counted;
     if waiting > enqueued.jobs_queued then
-      raise exception 'role "%" may have at most % jobs in the queue, and this statement would exceed that',
-                      enqueued.owner, enqueued.jobs_queued
+      raise exception 'role "%" may have at most % job% in the queue, and this statement would exceed that',
+                      enqueued.owner, enqueued.jobs_queued, case when enqueued.jobs_queued = 1 then '' else 's' end
         using errcode = 'program_limit_exceeded',
               hint = format('Wait until some of its jobs have started, or cancel some. A member of tensile_admin can '
                             'allow more: select tensile_set_quota(%L, jobs_queued => ...);', enqueued.owner);

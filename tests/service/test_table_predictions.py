@@ -361,7 +361,7 @@ def test_view_shows_the_prediction_of_each_row_with_every_name_quoted(demo: Conn
     for view, message in (
         ("null", "view is null"),
         ("'a.b.c'", 'view is "a.b.c", not a name'),
-        ("'a b'", 'string is not a valid identifier: "a b"'),
+        ("'a b'", 'view is "a b", not a name'),
     ):
         assert refusal(demo, f"select tensile_create_predict_view('flowers', 'flowers', {view})")[1] == message
     error = refusal(demo, "select tensile_create_predict_view('flowers', 'mixed', 'v')")
@@ -419,7 +419,16 @@ def test_function_is_made_as_the_caller_and_has_every_name_quoted(database: Data
             assert refusal(demo, again)[:2] == ("42723", 'function "twice" already exists with same argument types')
     for function, message, hint in (
         ("null", "function_name is null", "Give a name for the function."),
-        ("'a.b.c'", 'function_name is "a.b.c", not a name', "Give the name of a function, or schema.function."),
+        (
+            "'a.b.c'",
+            'function_name is "a.b.c", not a name',
+            "Give the name of a function, or schema.function, with quotes where SQL needs them: '\"My function\"'.",
+        ),
+        (
+            "''",
+            'function_name is "", not a name',
+            "Give the name of a function, or schema.function, with quotes where SQL needs them: '\"My function\"'.",
+        ),
     ):
         call = f"select tensile_create_predict_function('flowers', 'flowers', {function})"
         assert refusal(demo, call)[1:] == (message, hint)

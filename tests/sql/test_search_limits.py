@@ -117,7 +117,7 @@ def test_a_refusal_by_a_quota_is_shown_with_the_search(
         admin.execute("select tensile_set_quota('alice', jobs_queued => 1)")
         step(worker, number)
         waits = "select waits_for from tensile.stat_searches where search_id = %s"
-        assert value(alice, waits, number).startswith('trial 1: role "alice" may have at most 1 jobs in the queue')
+        assert value(alice, waits, number).startswith('trial 1: role "alice" may have at most 1 job in the queue')
         admin.execute("select tensile_set_quota('alice', highest_priority => 5)")
         admin.execute("select tensile_set_priority(%s, 9)", (number,))
     step(worker, number)
