@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from indb_tensile.errors import DataError
+from indb_tensile.errors import DataError, RequestError
 from indb_tensile.job import JobSpec, Task
 from indb_tensile.learning.columns import Column, ColumnKind, Columns, Rows, TableData
 from indb_tensile.learning.decoded_images import DecodedImages, decode_images
@@ -45,6 +45,9 @@ def learnable_rows(
     Returns also the columns of the table with the chosen paths of documents and the decoded images. `image_forms` are
     those of the version that the training starts from.
     """
+    if not spec.target_columns and spec.task is not Task.ANOMALY:
+        hint = "Name the columns with target => '...'."
+        raise RequestError(f"no target is given, and task {spec.task} needs one", hint=hint)
     features = chosen_features(table.described, spec, options)
     if spec.task is not Task.PAIRS:
         table = with_combined(table, spec.target, spec.targets, spec.task)

@@ -44,7 +44,7 @@ def check_rows(plpy: Plpy, table: Table, spec: Json) -> None:
     if table.query is not None:
         more_rows = "Change the query's conditions, or insert rows into the tables that it reads."
     if not summary["rows"]:
-        raise RefusalError(DATA, f"{table} has no rows", hint=more_rows)
+        raise RefusalError(DATA, f"{table} has no rows", detail=_hidden_rows(plpy, table), hint=more_rows)
     is_complete = summary["rows"] < limit  # otherwise the table has further rows
     subject = f'target "{targets[0].name}" of {table}' if len(targets) == 1 else f"target {spec['target']} of {table}"
     if is_complete and not summary["known"]:
@@ -63,6 +63,12 @@ def check_rows(plpy: Plpy, table: Table, spec: Json) -> None:
         if summary[f"least_{place}"] is None and is_complete and column not in targets and "init_from" not in spec:
             raise _no_element(table, column, summary["rows"])
         _check_shape(table, column, summary[f"least_{place}"], summary[f"most_{place}"], is_target=column in targets)
+
+
+def _hidden_rows(plpy: Plpy, table: Table) -> str:
+    """Return that policies may hide the rows of a table, or an empty text."""
+    active = table.oid and any(row["active"] for row in fetch(plpy, ROW_SECURITY, table.oid))
+    return "Row-level security applies to you, and no policy shows you a row." if active else ""
 
 
 def _is_vector(target: TableColumn, spec: Json) -> bool:
@@ -281,3 +287,6 @@ def _check_shape(table: Table, column: TableColumn, least: str | None, most: str
     if is_target and least.count("[") > 1:
         hint = "Name a column whose arrays have one dimension."
         raise RefusalError(DATA, f"{subject} holds arrays of {least.count('[')} dimensions", hint=hint)
+
+
+ROW_SECURITY = "select pg_catalog.row_security_active($1::oid) as active"

@@ -23,7 +23,8 @@ def choose_target(request: Json, before: Json, table: Table) -> TrainingTarget:
     """
     named, task = read_text(request, "target"), read_choice(request, "task", TASKS, before.get("task"))
     if named is not None:
-        return _of_columns(table, [table.column(name, "target") for name in _named(named, table)])
+        targets = _named(named, table) or ([] if task == "anomaly" else [named])
+        return _of_columns(table, [table.column(name, "target") for name in targets])
     if (last := before.get("target")) is not None:
         return _of_columns(table, [_inherited_target(table, name) for name in _named(last, table)])
     if task == "anomaly":

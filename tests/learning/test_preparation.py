@@ -173,6 +173,7 @@ FEW = [(i, float(i), "ab"[i % 2]) for i in range(40)]
         ({"hyperparams": {"lr": 1}}, 'unknown parameter "lr"'),
         ({"split": {"test_size": 2}}, '"test_size" is 2'),
         ({"preprocess": {"x": 2}}, 'unknown parameter "x"'),
+        ({"target": ""}, "no target is given, and task classification needs one"),
         ({"architecture": {"type": "cnn"}}, "cnn needs images"),
         ({"architecture": {"type": "mlp", "input_shape": [2]}}, r"input_shape \[2\] holds 2 numbers"),
         (

@@ -148,6 +148,21 @@ def test_table_that_cannot_be_learned_from_is_refused(alice: Connection, table: 
 
 
 @pytest.mark.shares_database
+def test_table_whose_rows_are_hidden_from_its_owner_is_refused_with_the_reason(alice: Connection) -> None:
+    with alice.transaction(force_rollback=True):
+        alice.execute(
+            """create table t as select 1 as a, 2 as y;
+               alter table t enable row level security, force row level security"""
+        )
+        assert refused(alice, "select tensile_train('m', 't')") == Refused(
+            "22000",
+            'table "public.t" has no rows',
+            "Row-level security applies to you, and no policy shows you a row.",
+            "Insert rows, commit, and call tensile_train again.",
+        )
+
+
+@pytest.mark.shares_database
 def test_missing_table_is_refused(alice: Connection) -> None:
     error = refused(alice, "select tensile_train('m', 'nowhere')")
 

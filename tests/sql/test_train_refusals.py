@@ -20,6 +20,15 @@ _NO_SUCH_COLUMN = f"The columns are {_COLUMNS}."
             Refused("42703", 'column "colour" of relation "public.iris" does not exist', None, _NO_SUCH_COLUMN),
         ),
         (
+            "target => '', task => 'pairs'",
+            Refused(
+                "42703",
+                'column "" of relation "public.iris" does not exist',
+                None,
+                _NO_SUCH_COLUMN,
+            ),
+        ),
+        (
             "target => 'species', features => array['colour']",
             Refused(
                 "42703",
