@@ -38,6 +38,7 @@ from .stored_models import last_run
 from .table_grants import check_reader
 from .target_column import choose_target, choose_task
 from .training_table import Table, find_table, reasons_against, require_grants
+from .training_target import TrainingTarget
 from .weight_column import check_weight_column
 
 Complete = Callable[[Json, Table], None]
@@ -158,7 +159,6 @@ def _resolve_columns(
     plpy: Plpy, request: Json, last: LastRun, table: Table, transform: Json | None
 ) -> tuple[Json, Table, PartTables]:
     """Return the specification of a training whose table and computed features are known."""
-    name = read_model_name(request)
     start = choose_start(plpy, request)
     if start is not None:
         request, last = start.complete(request, table), start.fall_back(last)
@@ -167,53 +167,10 @@ def _resolve_columns(
     with callers_path(plpy, _search_path(request)):
         task = choose_task(plpy, request, last.arguments, table, target)
     last = fitting(plpy, request, last, table, target, task)
-    before = last.arguments
-    table = with_split_key(plpy, request, before, table)
-    documents = training_arguments.documents(request, before)
-    forecast: Json | None = None
-    features: list[str] | None
-    exclude: list[str] = []
-    if task == "forecast":
-        forecast, features = choose_forecast(plpy, request, last, table, target)
-    else:
-        with callers_path(plpy, _search_path(request)):
-            features, exclude = choose_features(plpy, request, before, table, target.names, documents)
-            if task == "pairs":
-                check_item(plpy, table, target.names, documents)
-    spec = {
-        "model": name,
-        "relation": {"oid": table.oid, "schema": table.schema, "name": table.name},
-        "target": target.name,
-        "task": task,
-        "architecture": with_network(plpy, training_arguments.architecture(request, before)),
-        "hyperparams": training_arguments.hyperparams(request, before),
-        "features": features,
-        "exclude": exclude,
-        "preprocess": {},
-        "split": training_arguments.split(request, before),
-        "metric": training_arguments.metric(request, before, task),
-        "early_stop": None,
-        "memory_limit_bytes": training_arguments.memory_limit(plpy, request),
-        "max_runtime_s": check_max_runtime(request.get("max_runtime_s")),
-        "deploy": read_choice(request, "deploy", DEPLOY, "if_better"),
-    }
-    targets = target.names if len(target.columns) > 1 else None
-    optional = {"targets": targets, "forecast": forecast, "query": table.query, "transform": transform}
-    spec |= {name: part for name, part in optional.items() if part is not None}
-    _check_task(request, spec, transform)
-    check_weight_column(table, spec)
-    spec["split"] = choose_split_column(plpy, request, table, spec)
-    check_schedule(spec["hyperparams"], spec["split"])
-    refuse_roles(table, transform, spec, deciding_column(spec["split"]))
-    spec["early_stop"] = training_arguments.early_stop(request, before, task, spec["split"])
-    if forecast is None:
-        spec["preprocess"] = training_arguments.preprocess(request, before, table, used_columns(table, spec))
-    if task == "anomaly":
-        check_columns(table, spec)
-    if task == "pairs":
-        check_pair_encodings(spec["preprocess"])
-    if (devices := check_devices(request.get("devices"), spec)) > 1:
-        spec["devices"] = devices
+    table = with_split_key(plpy, request, last.arguments, table)
+    columns = _choose_columns(plpy, request, last, table, target, task)
+    spec = _specification(plpy, request, last.arguments, table, columns | {"transform": transform})
+    _complete_options(plpy, request, last.arguments, table, spec)
     _check_network(plpy, table, spec, start, several=target.kind in ("array", "integers"))
     if start is not None:
         start.check(spec, [column.name for column in used_columns(table, spec)])
@@ -224,6 +181,65 @@ def _resolve_columns(
     part_tables = _add_tables(plpy, request, table, spec)
     _check_values(plpy, request, table, spec, part_tables)
     return spec, table, part_tables
+
+
+def _choose_columns(
+    plpy: Plpy, request: Json, last: LastRun, table: Table, target: TrainingTarget, task: str
+) -> Json:
+    """Return the parts of the specification that name columns to predict and to learn from, and the task."""
+    targets = target.names if len(target.columns) > 1 else None
+    columns: Json = {"target": target.name, "task": task, "targets": targets, "exclude": [], "forecast": None}
+    if task == "forecast":
+        forecast, features = choose_forecast(plpy, request, last, table, target)
+        return columns | {"forecast": forecast, "features": features}
+    documents = training_arguments.documents(request, last.arguments)
+    with callers_path(plpy, _search_path(request)):
+        chosen, exclude = choose_features(plpy, request, last.arguments, table, target.names, documents)
+        if task == "pairs":
+            check_item(plpy, table, target.names, documents)
+    return columns | {"features": chosen, "exclude": exclude}
+
+
+def _specification(plpy: Plpy, request: Json, before: Json, table: Table, columns: Json) -> Json:
+    """Return the JobSpec with these columns and the arguments that follow from no other argument."""
+    spec = {
+        "model": read_model_name(request),
+        "relation": {"oid": table.oid, "schema": table.schema, "name": table.name},
+        "target": columns["target"],
+        "task": columns["task"],
+        "architecture": with_network(plpy, training_arguments.architecture(request, before)),
+        "hyperparams": training_arguments.hyperparams(request, before),
+        "features": columns["features"],
+        "exclude": columns["exclude"],
+        "preprocess": {},
+        "split": training_arguments.split(request, before),
+        "metric": training_arguments.metric(request, before, columns["task"]),
+        "early_stop": None,
+        "memory_limit_bytes": training_arguments.memory_limit(plpy, request),
+        "max_runtime_s": check_max_runtime(request.get("max_runtime_s")),
+        "deploy": read_choice(request, "deploy", DEPLOY, "if_better"),
+    }
+    optional = {name: columns[name] for name in ("targets", "forecast", "transform")} | {"query": table.query}
+    return spec | {name: part for name, part in optional.items() if part is not None}
+
+
+def _complete_options(plpy: Plpy, request: Json, before: Json, table: Table, spec: Json) -> None:
+    """Check the arguments of a specification against one another, and add those that follow from the others."""
+    transform, task = spec.get("transform"), spec["task"]
+    _check_task(request, spec, transform)
+    check_weight_column(table, spec)
+    spec["split"] = choose_split_column(plpy, request, table, spec)
+    check_schedule(spec["hyperparams"], spec["split"])
+    refuse_roles(table, transform, spec, deciding_column(spec["split"]))
+    spec["early_stop"] = training_arguments.early_stop(request, before, task, spec["split"])
+    if "forecast" not in spec:
+        spec["preprocess"] = training_arguments.preprocess(request, before, table, used_columns(table, spec))
+    if task == "anomaly":
+        check_columns(table, spec)
+    if task == "pairs":
+        check_pair_encodings(spec["preprocess"])
+    if (devices := check_devices(request.get("devices"), spec)) > 1:
+        spec["devices"] = devices
 
 
 def _check_task(request: Json, spec: Json, transform: Json | None) -> None:
