@@ -188,7 +188,7 @@ def register_worker(
         "threads": threads,
         "makes_way": makes_way,
     }
-    return WorkerId(_query_value(connection, "register_worker", parameters))
+    return WorkerId(query_value(connection, "register_worker", parameters))
 
 
 def beat(
@@ -295,12 +295,12 @@ def rescue(connection: Connection, dead: Sequence[ObservedWorker] = (), *, limit
 
 def settle_dependents(connection: Connection) -> int:
     """Start or fail some jobs whose awaited jobs have ended. Returns their count; 0 if none is left."""
-    return int(_query_value(connection, "settle_dependents", {}))
+    return int(query_value(connection, "settle_dependents", {}))
 
 
 def foreign_jobs(connection: Connection) -> int:
     """Count the queued jobs that came with a copy of another database. No worker of this database claims them."""
-    return int(_query_value(connection, "foreign_jobs", {}))
+    return int(query_value(connection, "foreign_jobs", {}))
 
 
 def start_running(connection: Connection, job: JobId, claim: ClaimToken) -> None:
@@ -475,7 +475,8 @@ def guarded(connection: Connection, name: LiteralString, job: JobId, claim: Clai
     return row[0]
 
 
-def _query_value(connection: Connection, name: LiteralString, values: Mapping[str, Any]) -> Any:
+def query_value(connection: Connection, name: LiteralString, values: Mapping[str, Any]) -> Any:
+    """Return the first column of the only row that the named statement returns."""
     row = connection.execute(query(name), values).fetchone()
     assert row is not None
     return row[0]

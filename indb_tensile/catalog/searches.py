@@ -10,7 +10,7 @@ from psycopg.types.json import Jsonb
 
 from indb_tensile.catalog import models
 from indb_tensile.catalog.connection import Connection
-from indb_tensile.catalog.jobs import lost_claim
+from indb_tensile.catalog.jobs import lost_claim, query_value
 from indb_tensile.catalog.queries import query
 from indb_tensile.errors import MissingError, TensileError
 from indb_tensile.job import ClaimedJob, JobId, JobState
@@ -159,7 +159,7 @@ def _decision(
 
 def has_searches(connection: Connection) -> bool:
     """Return whether a search has not ended, is not paused, and does not wait for other jobs."""
-    return bool(_value(connection, "has_searches", {}))
+    return bool(query_value(connection, "has_searches", {}))
 
 
 def active_searches(connection: Connection) -> tuple[ActiveSearch, ...]:
@@ -208,12 +208,12 @@ def add_trial(connection: Connection, search: JobId, trial: NewTrial) -> bool:
         "rungs": list(trial.rungs),
         "spec": Jsonb(dict(trial.spec)),
     }
-    return _value(connection, "add_trial", values) is not None
+    return query_value(connection, "add_trial", values) is not None
 
 
 def allow_rung(connection: Connection, search: JobId, number: int, rung: int) -> bool:
     """Let a trial train up to this rung. Safe to repeat. Returns False if its job is locked."""
-    return bool(_value(connection, "allow_rung", {"search": search, "number": number, "rung": rung}))
+    return bool(query_value(connection, "allow_rung", {"search": search, "number": number, "rung": rung}))
 
 
 def hold_trials(connection: Connection, search: JobId, numbers: Sequence[int]) -> None:
@@ -223,7 +223,7 @@ def hold_trials(connection: Connection, search: JobId, numbers: Sequence[int]) -
 
 def prune_unstarted(connection: Connection, search: JobId, reason: str) -> int:
     """End the trials that no worker has claimed yet. Returns how many."""
-    return int(_value(connection, "prune_unstarted", {"search": search, "reason": reason}))
+    return int(query_value(connection, "prune_unstarted", {"search": search, "reason": reason}))
 
 
 def set_waits_for(connection: Connection, search: JobId, reason: str | None) -> None:
@@ -234,7 +234,7 @@ def set_waits_for(connection: Connection, search: JobId, reason: str | None) -> 
 def prune_trials(connection: Connection, search: JobId, numbers: Sequence[int], reason: str) -> int:
     """End these trials, which wait at a rung. Returns how many; those whose jobs are locked stay."""
     values = {"search": search, "numbers": list(numbers), "reason": reason}
-    return int(_value(connection, "prune_trials", values))
+    return int(query_value(connection, "prune_trials", values))
 
 
 def end_search(connection: Connection, search: JobId, version: int, deploy: str) -> bool:
@@ -262,7 +262,7 @@ def end_search(connection: Connection, search: JobId, version: int, deploy: str)
         "obstacle": obstacle,
         "reason": reason,
     }
-    return bool(_value(connection, "end_search", values))
+    return bool(query_value(connection, "end_search", values))
 
 
 def why_best_not_deployed(deploy: str, best: BestVersion) -> str | None:
@@ -284,7 +284,7 @@ def fail_search(connection: Connection, search: JobId, error: TensileError) -> b
         "detail": error.detail or None,
         "hint": error.hint or None,
     }
-    return bool(_value(connection, "fail_search", values))
+    return bool(query_value(connection, "fail_search", values))
 
 
 def _best_version(connection: Connection, version: int) -> BestVersion | None:
@@ -300,9 +300,3 @@ def _best_version(connection: Connection, version: int) -> BestVersion | None:
         incumbent_metric=compared.get("metric") if is_same else row["deployed_metric"],
         incomparable=compared.get("incomparable", "") if is_same else "",
     )
-
-
-def _value(connection: Connection, name: LiteralString, values: Mapping[str, Any]) -> Any:
-    row = connection.execute(query(name), values).fetchone()
-    assert row is not None
-    return row[0]

@@ -86,12 +86,13 @@ class ForecastRecipe:
     def window_columns(self, grid: SeriesGrid, windows: SeriesWindows, origins: Origins) -> dict[str, ColumnData]:
         """Return the windows as columns of a table, which the preprocessing encodes."""
         columns = {name: data.take(origins[:, 0]) for name, data in grid.static.items()}
-        columns[HISTORY] = _array(windows.history)
+        columns[HISTORY] = array_column(windows.history)
         if self.shape.known:
-            columns[KNOWN] = _array(windows.known)
+            columns[KNOWN] = array_column(windows.known)
         return columns
 
 
-def _array(values: Any) -> ColumnData:
+def array_column(values: Any) -> ColumnData:
+    """Return a column of arrays, each of which is there and finite."""
     missing = np.broadcast_to(np.False_, len(values))
     return ColumnData(kind=ColumnKind.ARRAY, values=values, missing=missing, all_finite=True)

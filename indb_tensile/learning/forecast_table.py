@@ -17,7 +17,7 @@ from indb_tensile.errors import DataError, MissingColumnError
 from indb_tensile.job import JobSpec, Task
 from indb_tensile.learning.columns import Column, ColumnData, ColumnKind, CopyEncoding, TableData
 from indb_tensile.learning.forecast_encoding import STEP_METRICS, ErrorSums
-from indb_tensile.learning.forecast_recipe import FUTURE, HISTORY, ForecastRecipe
+from indb_tensile.learning.forecast_recipe import FUTURE, HISTORY, ForecastRecipe, array_column
 from indb_tensile.learning.naive_forecasts import baseline_forecasts
 from indb_tensile.learning.seasons import detect_season
 from indb_tensile.learning.series_grid import Matrix, SeriesColumns, SeriesGrid, filled_known, make_grid, steps_of
@@ -68,7 +68,7 @@ class ForecastRows:
         windows = recipe.windows(self.grid, self.known, origins)
         packed = packed_targets(self.grid, origins, recipe.shape, windows, self.errors)
         columns = recipe.window_columns(self.grid, windows, origins)
-        return columns | {FUTURE: _array(packed)}
+        return columns | {FUTURE: array_column(packed)}
 
     def baseline_sums(self) -> dict[str, ErrorSums]:
         """Return the errors of each baseline on evenly spaced windows that test."""
@@ -174,7 +174,7 @@ def _table_of(
     known, origins = filled_known(grid), np.concatenate(parts)
     windows = recipe.windows(grid, known, origins)
     columns = recipe.window_columns(grid, windows, origins)
-    columns[FUTURE] = _array(packed_targets(grid, origins, recipe.shape, windows, errors))
+    columns[FUTURE] = array_column(packed_targets(grid, origins, recipe.shape, windows, errors))
     names = np.repeat(np.array(["train", "valid", "test"], object), [len(own) for own in parts])
     columns[PART] = ColumnData(kind=ColumnKind.TEXT, values=names, missing=np.zeros(len(names), np.bool_))
     counts = (len(parts[0]), len(parts[1]), len(parts[2]))
@@ -288,11 +288,6 @@ def _spaced(origins: Origins, most: int) -> Origins:
 def _described(name: str, data: ColumnData) -> Column:
     item = ">f4" if data.kind is ColumnKind.ARRAY else ""
     return Column(name=name, type="", wire=CopyEncoding(kind=data.kind, item=item))
-
-
-def _array(values: Any) -> ColumnData:
-    missing = np.broadcast_to(np.False_, len(values))
-    return ColumnData(kind=ColumnKind.ARRAY, values=values, missing=missing, all_finite=True)
 
 
 def step_rows(recipe: ForecastRecipe, ours: ErrorSums, baselines: Mapping[str, ErrorSums]) -> list[list[Any]]:
