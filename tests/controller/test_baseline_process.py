@@ -43,9 +43,20 @@ def test_a_process_is_started_for_rows_that_wait_and_never_again_for_the_same(tm
 
         until(ended, DEADLINE_S)
         files.put(VERSION, b"0")
-        baseline.attend(10.9)
+        baseline.attend(61.9)
+        assert not baseline.asked, "it pauses for a minute after a process that failed"
+        baseline.attend(62.0)
+        assert baseline.asked
+
+        def ended_well() -> bool:
+            baseline.attend(63.0)
+            return not baseline.asked
+
+        until(ended_well, DEADLINE_S)
+        files.put(VERSION, b"0")
+        baseline.attend(71.9)
         assert not baseline.asked, "it looks once in ten seconds"
-        baseline.attend(11.0)
+        baseline.attend(72.0)
         assert baseline.asked
 
 
