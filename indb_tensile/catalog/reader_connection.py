@@ -21,6 +21,10 @@ HINT = (
     "it in pg_hba.conf; with peer authentication also by one in pg_ident.conf; with a password in ~/.pgpass or in "
     f"{variable('reader_dsn')}. The password in {variable('dsn')} is the worker's and is not used."
 )
+_FULL = "too many connections for role"
+_FULL_HINT = (
+    f"Let the role have more connections, one for each job that reads: alter role {READER} connection limit -1;"
+)
 # Only the wording tells a refusal from a server that is down: libpq gives no SQLSTATE for a failed connection.
 _REFUSALS = ("authentication failed", "pg_hba.conf", "no password supplied", "is not permitted to log in", "role ")
 
@@ -54,6 +58,8 @@ def open_reader(dsn: str, *, application_name: str) -> Iterator[Connection]:
     try:
         connection = connect(dsn, application_name=application_name)
     except UnreachableError as error:
+        if _FULL in error.message:
+            raise DatabaseError(error.message, hint=_FULL_HINT) from error
         if any(words in error.message for words in _REFUSALS):
             raise DatabaseError(error.message, hint=HINT) from error
         raise

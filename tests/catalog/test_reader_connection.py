@@ -53,6 +53,14 @@ def test_server_that_refuses_the_reader_does_not_count_as_unreachable(database: 
     assert not isinstance(caught.value, UnreachableError)
     assert "pg_ident.conf" in caught.value.hint
     with database.connect() as admin:
+        admin.execute("alter role tensile_reader connection limit 0")
+        try:
+            with pytest.raises(DatabaseError, match="too many connections") as full:  # noqa: SIM117
+                with open_reader(database.dsn("tensile_reader"), application_name="test"):
+                    raise AssertionError("the server must refuse the connection")
+        finally:
+            admin.execute("alter role tensile_reader connection limit -1")
+        assert full.value.hint.endswith("alter role tensile_reader connection limit -1;")
         admin.execute("alter role tensile_reader nologin")
         try:
             with pytest.raises(DatabaseError, match="not permitted to log in") as second_error:  # noqa: SIM117
