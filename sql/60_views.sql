@@ -130,7 +130,9 @@ grant execute on function tensile.intake(), tensile.owners_entering()
 create view tensile.stat_queue with (security_invoker) as
 select q.place as position, j.job_id, j.model_name as model, coalesce(r.rolname, j.owner_name) as owner,
        j.priority, j.state, j.phase,
-       case when j.pause_requested then format('its resumption: select tensile_resume(%s);', j.job_id)
+       case when j.installation <> (select tensile.installation())
+              then 'nothing: it came with a copy of another database, and no controller of this database claims it'
+            when j.pause_requested then format('its resumption: select tensile_resume(%s);', j.job_id)
             when j.awaits_jobs and j.search_id = j.job_id
               then coalesce(tensile.awaited_words(j.job_id), 'a controller to begin with its trials')
             when j.awaits_jobs then coalesce(tensile.awaited_words(j.job_id),
@@ -142,8 +144,6 @@ select q.place as position, j.job_id, j.model_name as model, coalesce(r.rolname,
             when j.waits_for <> '' then j.waits_for
             when j.state <> 'queued' then 'memory'
             when intake.alive = 0 then 'a controller: none is alive'
-            when j.installation <> (select tensile.installation())
-              then 'nothing: it came with a copy of another database, and no controller of this database claims it'
             -- the function takes a millisecond, and thousands of jobs may wait
             when j.devices > 1 and tensile.gang_words(j.job_id, j.devices, j.needs_bytes) is not null
               then tensile.gang_words(j.job_id, j.devices, j.needs_bytes)

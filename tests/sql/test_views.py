@@ -156,7 +156,10 @@ def test_queue_shows_a_job_that_waits_for_its_next_attempt(alice: Connection, ad
 def test_queue_of_a_copied_database_says_that_no_job_is_claimed(alice: Connection, admin: Connection) -> None:
     value(alice, TRAIN)
     _register_worker(admin)
-    admin.execute("update tensile.jobs set installation = gen_random_uuid()")
+    # The pause and the time would otherwise be given as the reasons, and the job would seem to start after them.
+    admin.execute(
+        "update tensile.jobs set installation = gen_random_uuid(), pause_requested = true, not_before = '2090-01-01'"
+    )
     waits_for = admin.execute("select waits_for from tensile.stat_queue").fetchall()
     assert waits_for == [
         ("nothing: it came with a copy of another database, and no controller of this database claims it",)
