@@ -333,6 +333,21 @@ def test_a_long_job_makes_way_for_a_short_one_in_the_simulation_and_all_work_is_
     assert outcome.attained_ns[1] == pytest.approx(100 * SECOND_NS, rel=1e-4)
 
 
+def test_a_job_that_makes_way_while_host_memory_is_full_is_saved_and_all_work_is_done() -> None:
+    link = Link(out_bytes_per_s=10**12, in_bytes_per_s=10**12)
+    pool = Pool(
+        budget_bytes=100 * REGION,
+        region_bytes=REGION,
+        sharing=Sharing.COMPLETION,
+        contention=TURNS,
+        link=link,
+        parked_jobs=1,
+    )
+    jobs = [_job(1, 0, 4_000), _job(2, 100, 2_000), _job(3, 400, 500)]
+    ends_s = _ends_s(run_admission(pool, jobs, _device(TURNS)))
+    assert ends_s == pytest.approx({3: 905, 2: 2_605, 1: 6_505}, abs=20)
+
+
 def test_admission_runs_jobs_side_by_side_where_they_do_not_slow_each_other_down() -> None:
     pool = Pool(budget_bytes=100 * REGION, region_bytes=REGION, sharing=Sharing.COMPLETION, contention=IDEAL)
     ends_s = _ends_s(run_admission(pool, [_job(1, 0, 100), _job(2, 0, 100)], _device()))

@@ -4,7 +4,7 @@ The lower jobs are set aside: their trainers park them at their next iteration's
 job of a higher priority waits any more, they may return, and wait for admission like new jobs. Foretold completion
 then decides whether they run beside the higher job or after it.
 
-A job that waited for its first step for `first_step_s` trains for a quantum (shift_rule.py) before it makes way: it
+A job that waited for its first step for `first_step_s` trains for a quantum (shift_costs.py) before it makes way: it
 went before the higher jobs, and if they displaced it at once, it would have waited for nothing. Each job has one such
 turn, so two jobs cannot displace each other again and again.
 
@@ -19,7 +19,7 @@ from indb_tensile.scheduler.admission.decision import Decision
 from indb_tensile.scheduler.admission.fair_turns import keeps_place
 from indb_tensile.scheduler.admission.parking import bring_back, set_aside
 from indb_tensile.scheduler.admission.pool import JobStage, Member, PlanReason, Pool, Sharing
-from indb_tensile.scheduler.admission.shift_rule import is_in_quantum
+from indb_tensile.scheduler.admission.shift_costs import is_in_quantum
 
 
 def change_priorities(decision: Decision, priorities: Mapping[JobId, int]) -> None:

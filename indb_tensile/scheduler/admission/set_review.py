@@ -15,7 +15,7 @@ from indb_tensile.scheduler.admission.completion_rule import demand_of, shared_d
 from indb_tensile.scheduler.admission.decision import Decision, planned
 from indb_tensile.scheduler.admission.parking import free_places, set_aside
 from indb_tensile.scheduler.admission.pool import JobStage, Member, Pool, Sharing
-from indb_tensile.scheduler.admission.shift_rule import change_ns
+from indb_tensile.scheduler.admission.shift_costs import change_ns
 from indb_tensile.scheduler.completion.set_forecasts import SetForecasts, SlowSet
 from indb_tensile.scheduler.host_memory import parked_bytes
 

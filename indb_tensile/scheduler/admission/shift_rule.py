@@ -3,38 +3,34 @@
 A job leaves as in parking.py. The waiting job for which it leaves starts as soon as the memory is free, and then the
 job that left waits for admission like a new one.
 
-The cost of a change is foretold from the job's state and the link. A job stays for at least its *quantum*, which is
-so long that a change takes at most `CHANGE_SHARE` of it. A job that has never left makes way before its quantum is
-over for jobs that have not begun to train, if its whole training is longer than a quantum. So short jobs that come
-just after a long one do not wait for the long one, and no two jobs displace each other by turns. A job leaves only if
-the host pool has room for its state beside one region, which stays free for the swaps of other jobs, and if fewer
-jobs than the setting `parked_jobs` wait there.
+The cost of a change is foretold from the job's state and the link (shift_costs.py). A job stays for at least its
+*quantum*, which is so long that a change takes at most `CHANGE_SHARE` of it. A job that has never left makes way
+before its quantum is over for jobs that have not begun to train, if its whole training is longer than a quantum. So
+short jobs that come just after a long one do not wait for the long one, and no two jobs displace each other by turns.
+A job for which `parked_jobs` leaves no place in host memory saves a checkpoint instead, which costs more and so pays
+more seldom. With `parked_jobs = 0` there are no shifts.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from indb_tensile.scheduler.admission.completion_rule import demand_of, planned_step_ns, seconds, shared_device
-from indb_tensile.scheduler.admission.decision import Decision, planned
+from indb_tensile.scheduler.admission.decision import Decision
 from indb_tensile.scheduler.admission.fair_turns import (
     foretold_fair_ends_ns,
     in_fair_order,
     is_awaited,
-    is_early_rank,
     is_overdue,
     keeps_place,
 )
 from indb_tensile.scheduler.admission.idle_devices import goes_soon
 from indb_tensile.scheduler.admission.parking import bring_back, free_places, set_aside
 from indb_tensile.scheduler.admission.pool import JobStage, Member, PlanReason, Pool, Sharing
+from indb_tensile.scheduler.admission.shift_costs import change_ns, have_room, may_leave, may_leave_early
 from indb_tensile.scheduler.completion.choose_starts import HORIZON
 from indb_tensile.scheduler.completion.set_forecasts import SetForecasts, members
-from indb_tensile.scheduler.completion.shifts import CHANGE_SHARE, DeviceShift, ShiftQuestion, choose_shift
-from indb_tensile.scheduler.host_memory import parked_bytes
+from indb_tensile.scheduler.completion.shifts import ShiftQuestion, choose_shift
 
-# The trainer's part of a change beside its copies: buffers, graphs that are recorded anew, messages. `bench trace`
-# assumes as much.
-_HAND_OVER_NS = 100_000_000
 _ON_THE_DEVICE = (JobStage.CALIBRATING, JobStage.RUNNING, JobStage.PARKING, JobStage.ENDING)
 
 
@@ -93,24 +89,6 @@ def give_up(decision: Decision, awaited: Member) -> None:
             bring_back(decision, replace(member, aside_for=None))
 
 
-def change_ns(pool: Pool, member: Member) -> float:
-    """Return the time in which the job's state leaves the device and returns."""
-    if pool.link is None or member.workload is None:
-        return float("inf")
-    state_bytes = parked_bytes(member.workload.graphs)
-    return pool.link.out_ns(state_bytes) + pool.link.in_ns(state_bytes) + _HAND_OVER_NS
-
-
-def quantum_ns(pool: Pool, member: Member) -> float:
-    """Return how long a job trains at least before it leaves the device for another, in its time alone."""
-    return change_ns(pool, member) / CHANGE_SHARE
-
-
-def is_in_quantum(pool: Pool, member: Member) -> bool:
-    """Return whether the job has trained for less than its quantum since it came to the device."""
-    return (member.turn_steps - member.steps_left) * member.alone_ns < quantum_ns(pool, member)
-
-
 def _foretell_shift(
     pool: Pool, waiting: Sequence[Member], ends_ns: Mapping[int, float] | None = None
 ) -> tuple[list[Member], Member] | None:
@@ -118,7 +96,7 @@ def _foretell_shift(
     if (
         not waiting
         or not _is_possible(pool)
-        or not any(_may_leave(pool, m) or _may_leave_early(pool, m) for m in running)
+        or not any(may_leave(pool, m) or may_leave_early(pool, m) for m in running)
     ):
         return None
     waiting = [member for member in waiting if not goes_soon(pool, member)]
@@ -129,24 +107,34 @@ def _foretell_shift(
     # Only the first HORIZON waiting jobs count in the answer. To compute the demands of hundreds would take long.
     beyond = {m.job.claim for m in [m for m in ordered if m.stage is not JobStage.RUNNING][HORIZON:]}
     known = [m for m in ordered if m.job.claim not in beyond]
-    question = _question(pool, known, ends_ns)
-    chosen = choose_shift(question) if question.is_open else None
-    if chosen is None or not _has_room(pool, known, chosen):
-        return None
-    return [known[k] for k in members(chosen.leaving)], known[chosen.first]
+    places = free_places(pool)
+    for saves in (False, True) if places > 0 else (True,):
+        question = _question(pool, known, ends_ns, saves=saves)
+        chosen = choose_shift(question) if question.is_open else None
+        if chosen is None:  # if it costs more, it does not pay either
+            return None
+        leaving = [known[k] for k in members(chosen.leaving)]
+        if saves or len(leaving) <= places:
+            return (leaving, known[chosen.first]) if have_room(pool, leaving) else None
+    return None
 
 
 def _is_possible(pool: Pool) -> bool:
     """Return whether jobs may change places now: not while a change is under way."""
-    if pool.sharing is not Sharing.COMPLETION or pool.link is None or pool.stopping or free_places(pool) < 1:
+    if pool.sharing is not Sharing.COMPLETION or pool.link is None or pool.stopping:
+        return False
+    if min(pool.parked_jobs, pool.max_jobs - 1) < 1:
         return False
     if pool.at(JobStage.PARKING) or any(m.aside_for is not None for m in pool.members):
         return False
     return all(m.settled and m.adopted for m in pool.at(JobStage.RUNNING))
 
 
-def _question(pool: Pool, known: Sequence[Member], ends_ns: Mapping[int, float]) -> ShiftQuestion:
-    """Return the question about these jobs, which are in fair order. The fair schedule has the ends `ends_ns`."""
+def _question(pool: Pool, known: Sequence[Member], ends_ns: Mapping[int, float], *, saves: bool) -> ShiftQuestion:
+    """Return the question about these jobs, which are in fair order. The fair schedule has the ends `ends_ns`.
+
+    If they save, none leaves early: a job that is claimed anew counts as one that has not begun to train.
+    """
     running = sum(1 << k for k, m in enumerate(known) if m.stage is JobStage.RUNNING)
     numbers = members(running)
     followed = [(known[k], known[k].plan) for k in numbers]
@@ -158,41 +146,14 @@ def _question(pool: Pool, known: Sequence[Member], ends_ns: Mapping[int, float])
         ),
         order=tuple(range(len(known))),
         fair_ends_ns=tuple(ends_ns.get(m.job.claim, float("inf")) for m in known),
-        change_ns=tuple(change_ns(pool, m) for m in known),
+        change_ns=tuple(change_ns(pool, m, saves=saves) for m in known),
         running=running,
-        movable=sum(1 << k for k in numbers if _may_leave(pool, known[k])),
-        beginning=sum(1 << k for k in numbers if _may_leave_early(pool, known[k])),
+        movable=sum(1 << k for k in numbers if may_leave(pool, known[k], saves=saves)),
+        beginning=0 if saves else sum(1 << k for k in numbers if may_leave_early(pool, known[k])),
         new=sum(1 << k for k, m in enumerate(known) if m.stage is JobStage.WAITING and not m.generation),
         overdue=sum(1 << k for k, m in enumerate(known) if is_overdue(pool, m)),
         kept=sum(1 << k for k, m in enumerate(known) if keeps_place(pool, m)),
     )
-
-
-def _may_leave(pool: Pool, member: Member) -> bool:
-    if member.job.gang is not None:  # the other devices of its job would wait for it
-        return False
-    if member.yielded and any(is_early_rank(pool, other) for other in pool.members):
-        return False
-    return not is_in_quantum(pool, member) and _is_worth_a_change(pool, member)
-
-
-def _may_leave_early(pool: Pool, member: Member) -> bool:
-    if member.job.gang is not None:
-        return False
-    whole_ns = member.steps * member.alone_ns
-    begun = member.steps_left < member.turn_steps  # its user has seen its first step
-    return begun and not member.parks and whole_ns >= quantum_ns(pool, member) and _is_worth_a_change(pool, member)
-
-
-def _is_worth_a_change(pool: Pool, member: Member) -> bool:
-    return member.steps_left * member.alone_ns > change_ns(pool, member)
-
-
-def _has_room(pool: Pool, known: Sequence[Member], chosen: DeviceShift) -> bool:
-    """Return whether the host pool has room for the jobs that leave, beside one region that stays free."""
-    leaving = [known[k] for k in members(chosen.leaving)]
-    needed_bytes = sum(max(0, parked_bytes(planned(m).graphs) - m.host_bytes) for m in leaving)
-    return len(leaving) <= free_places(pool) and needed_bytes + pool.region_bytes <= pool.free_host_bytes
 
 
 def _names(leaving: Sequence[Member]) -> str:

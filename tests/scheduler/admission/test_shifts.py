@@ -7,10 +7,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from indb_tensile.job import ClaimedRank, ClaimToken, JobId
-from indb_tensile.scheduler.admission.admission_orders import EndMethod, EndTrainer, ParkJob, SendPlans, SetWaitsFor
+from indb_tensile.job import Blame, ClaimedRank, ClaimToken, JobId
+from indb_tensile.scheduler.admission.admission_orders import (
+    EndMethod,
+    EndTrainer,
+    ParkJob,
+    RequeueJob,
+    SendPlans,
+    SetWaitsFor,
+)
 from indb_tensile.scheduler.admission.events import (
     Capture,
+    Exit,
+    Failure,
     Finish,
     IdleDevice,
     Parking,
@@ -18,7 +27,7 @@ from indb_tensile.scheduler.admission.events import (
     StepsLeft,
     Tick,
 )
-from indb_tensile.scheduler.admission.pool import JobStage, Sharing, TrainerId
+from indb_tensile.scheduler.admission.pool import Fault, JobStage, Sharing, TrainerId
 from indb_tensile.scheduler.completion.contention import Contention
 from indb_tensile.scheduler.link import Link
 from tests.nightly import some_examples
@@ -29,6 +38,7 @@ from .test_completion_rule import TimedPlanner
 _STEP_NS = 10_000_000
 _LINK = Link(out_bytes_per_s=1 << 30, in_bytes_per_s=1 << 30)
 _QUANTUM_STEPS = 200.0  # a change takes 0.1 s beside its copies, so the quantum is 2 s
+_SAVED = Fault(sqlstate="53200", message="the job left the device, and goes on from its checkpoint")
 _TURNS = Contention(points=((1, 1.0), (2, 2.0)))
 
 
@@ -180,6 +190,40 @@ def test_nobody_makes_way_if_no_job_may_wait_in_host_memory() -> None:
         if rules.get("max_jobs") != 1:
             _capture(controller, 2, 500.0)
         assert _leaving(controller) == []
+
+
+def test_a_job_that_makes_way_while_all_places_in_host_memory_are_taken_is_saved_after_a_longer_quantum() -> None:
+    controller = _controller(parked_jobs=1)
+    paused = _start(controller, 9, 50_000.0)
+    controller.send(PauseChange(paused=frozenset({JobId(9)})))
+    _parked(controller, paused)
+    long = _start(controller, 1, 100_000.0)
+    controller.pool = replace(controller.pool, prepare_s=10.0)
+    _train(controller, long, 2 * _QUANTUM_STEPS)
+    short = _capture(controller, 2, 500.0)
+    assert _leaving(controller) == [], "ten seconds of preparation have to be worth it"
+    _train(controller, long, 100 * _QUANTUM_STEPS)
+    controller.send(Tick(now_s=1.0))
+    orders = orders_of_type(controller.orders, ParkJob)
+    assert [(order.trainer, order.in_memory) for order in orders] == [(long, False)]
+    controller.send(Failure(trainer=long, fault=_SAVED, retry=True, blame=Blame.NOBODY))
+    assert RequeueJob in {type(order) for order in controller.send(Exit(trainer=long, code=0))}
+    controller.adopt_all()
+    member = controller.pool.of_trainer(short)
+    assert member is not None
+    assert member.stage is JobStage.RUNNING
+
+
+def test_of_two_jobs_that_make_way_one_is_saved_where_host_memory_has_one_place() -> None:
+    controller = _controller(contention=Contention(points=((1, 1.0), (8, 1.0))), parked_jobs=1)
+    pair = [_capture(controller, number, 100_000.0, regions=2) for number in (1, 2)]
+    controller.adopt_all()
+    for trainer in pair:
+        _train(controller, trainer, 2 * _QUANTUM_STEPS)
+    assert {m.stage for m in controller.pool.members} == {JobStage.RUNNING}
+    _capture(controller, 3, 500.0)
+    orders = orders_of_type(controller.orders, ParkJob)
+    assert [(order.trainer, order.in_memory) for order in orders] == [(pair[0], True), (pair[1], False)]
 
 
 def test_nobody_makes_way_under_any_price() -> None:
