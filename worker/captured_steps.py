@@ -37,7 +37,7 @@ from indb_tensile.executor.run.state import HOST
 from indb_tensile.learning.batch_order import example_batches
 from indb_tensile.learning.hyperparams import TrainingSettings
 from indb_tensile.learning.length_buckets import LengthBuckets
-from indb_tensile.learning.preparation import Prepared
+from indb_tensile.learning.prepared_training import Prepared
 from indb_tensile.scheduler.exchange_times import blocking_ns
 from indb_tensile.scheduler.graph import StepGraph
 from indb_tensile.scheduler.link import CopyLoss, Link

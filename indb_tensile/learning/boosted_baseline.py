@@ -26,7 +26,7 @@ from indb_tensile.learning.artifacts import unpack
 from indb_tensile.learning.encoded_parts import Part
 from indb_tensile.learning.model_metrics import evaluate
 from indb_tensile.learning.packed_targets import pack
-from indb_tensile.learning.preparation import Prepared
+from indb_tensile.learning.prepared_training import Prepared
 from indb_tensile.learning.preprocessor import Preprocessor
 
 MOST_ROWS = 50_000

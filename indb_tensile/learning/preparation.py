@@ -5,11 +5,8 @@ before anything is built.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
-
-from torch import nn
 
 from indb_tensile.errors import DataError, MissingError, RequestError
 from indb_tensile.job import JobSpec, SnapshotTable, Task
@@ -23,15 +20,15 @@ from indb_tensile.learning.encoded_parts import Part, encode_parts
 from indb_tensile.learning.feature_options import TOKENS, FeatureOptions
 from indb_tensile.learning.forecast_table import ForecastRows, WindowTable, window_table
 from indb_tensile.learning.hyperparams import TrainingSettings, settings_of
-from indb_tensile.learning.image_faults import SkippedRows
 from indb_tensile.learning.input_bins import input_figures
 from indb_tensile.learning.learnable_rows import LearnableRows, chosen_features, learnable_rows
-from indb_tensile.learning.length_buckets import LengthBuckets, length_buckets
+from indb_tensile.learning.length_buckets import length_buckets
 from indb_tensile.learning.locked_relation import Connection, ReadLimits
 from indb_tensile.learning.memory_estimate import MemoryEstimate, RowMemoryLimits, Statistics, estimate_memory
 from indb_tensile.learning.network_building import build_module, fit_first_weights, require_batches
 from indb_tensile.learning.network_choice import array_shapes, auto_reason, resolve_architecture, texts_of
 from indb_tensile.learning.pair_encoding import item_ranges
+from indb_tensile.learning.prepared_training import Prepared
 from indb_tensile.learning.preprocessor import Preprocessor
 from indb_tensile.learning.preprocessor_fitting import fit
 from indb_tensile.learning.registered_network import RegisteredNetwork
@@ -56,64 +53,6 @@ from indb_tensile.learning.training_length import FEWEST_VALID_ROWS
 from indb_tensile.learning.weighted_losses import loss_for
 from indb_tensile.request.estimator_rules import check_ensemble, check_targets_of_estimator
 from indb_tensile.request.task_rules import predicts_target
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Prepared:
-    """A job that is ready to be captured and trained.
-
-    `architecture` is resolved (never `auto`). `valid` may have no rows. `held_out` are the test rows as they were
-    read, on which another version of the model can be evaluated. `unlabeled_rows` is the number of rows without a
-    target, which take no part. `membership` is the rule that gives the part of each row. `report` is the data report.
-    `chosen` names the values of `settings` and `early_stop` that were not requested but chosen for the number of
-    rows. `forecast` are the series that a forecast learns from. `init_from` is the version that the weights are from,
-    or None. `auto_reason` says why `auto` stands for the network; it is empty if the request names one. `network` is
-    the registered network that the architecture begins with. `skipped` are the rows
-    that were left out since an image cannot be read. `inputs` are the figures of the training rows' inputs; a
-    forecast, whose inputs are windows of series, has none. `buckets` are the lengths of texts that are batched apart;
-    None if batches have one length.
-    """
-
-    module: nn.Module
-    loss: nn.Module
-    train: Part
-    valid: Part
-    test: Part
-    preprocessor: Preprocessor
-    data_digest: str
-    settings: TrainingSettings
-    early_stop: EarlyStop
-    metric: str
-    architecture: dict[str, Any]
-    outputs: int
-    input_shape: tuple[int, ...]
-    task: Task
-    held_out: Columns
-    unlabeled_rows: int
-    membership: dict[str, Any]
-    report: tuple[Fact, ...]
-    chosen: tuple[str, ...] = ()
-    init_from: Mapping[str, Any] | None = None
-    auto_reason: str = ""
-    forecast: ForecastRows | None = None
-    network: RegisteredNetwork | None = None
-    skipped: tuple[SkippedRows, ...] = ()
-    inputs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    buckets: LengthBuckets | None = None
-
-    def finish_decoding(self, alive: Callable[[], None] = lambda: None) -> None:
-        """Wait until all images are decoded, and call `alive` meanwhile. Raises DataError for a broken image."""
-        if self.train.images is not None:
-            self.train.images.decoding.finish(alive)
-
-    def close(self) -> None:
-        """End the decoding of images that is still going on. Only rows that are decoded can be read from then on."""
-        if self.train.images is not None:
-            self.train.images.decoding.close()
-
-    def decoding_paused(self) -> AbstractContextManager[None]:
-        """Decode only images that are waited for in this context."""
-        return nullcontext() if self.train.images is None else self.train.images.decoding.paused()
 
 
 def prepare(

@@ -15,7 +15,7 @@ from indb_tensile.learning.encoded_parts import Part
 from indb_tensile.learning.hyperparams import learning_rate
 from indb_tensile.learning.jsonrows import column_of
 from indb_tensile.learning.model_metrics import evaluate
-from indb_tensile.learning.preparation import Prepared
+from indb_tensile.learning.prepared_training import Prepared
 from indb_tensile.learning.splits import row_hashes
 
 torch.set_num_threads(1)  # as in trainers: with tensors this small, more threads only wait for one another

@@ -15,7 +15,8 @@ from indb_tensile.learning.architectures import build
 from indb_tensile.learning.artifacts import ModelBundle, ModelPredictor
 from indb_tensile.learning.boosted_baseline import BaselineRows, baseline_figure, why_no_baseline
 from indb_tensile.learning.columns import TableData
-from indb_tensile.learning.preparation import Prepared, assemble
+from indb_tensile.learning.preparation import assemble
+from indb_tensile.learning.prepared_training import Prepared
 from tests.learning.tables import bundle, table
 
 SCALE = AnomalyScale(parts=("a", "b", "a"), contamination=0.25)

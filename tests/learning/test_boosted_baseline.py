@@ -11,7 +11,8 @@ from indb_tensile.learning import boosted_baseline
 from indb_tensile.learning.boosted_baseline import BaselineRows, baseline_figure, why_no_baseline
 from indb_tensile.learning.estimators import Estimator
 from indb_tensile.learning.model_metrics import evaluate
-from indb_tensile.learning.preparation import Prepared, assemble
+from indb_tensile.learning.preparation import assemble
+from indb_tensile.learning.prepared_training import Prepared
 from tests.learning import test_estimators, test_several_targets
 
 

@@ -14,7 +14,8 @@ from indb_tensile.learning.artifacts import ModelBundle, ModelPredictor
 from indb_tensile.learning.ensemble import Ensemble, EnsembleLoss
 from indb_tensile.learning.hyperparams import settings_of
 from indb_tensile.learning.member_mean import OutputKind, member_mean
-from indb_tensile.learning.preparation import Prepared, assemble
+from indb_tensile.learning.preparation import assemble
+from indb_tensile.learning.prepared_training import Prepared
 from indb_tensile.learning.starting_weights import StartingWeights
 from indb_tensile.request.network_rules import ARCHITECTURES, ENSEMBLE_ARCHITECTURES, PAIR_ARCHITECTURES
 from tests.learning.test_several_targets import columns

@@ -18,7 +18,8 @@ from indb_tensile.learning.artifacts import ModelBundle, ModelPredictor
 from indb_tensile.learning.columns import ColumnData, ColumnKind
 from indb_tensile.learning.estimators import Estimator, require_memory
 from indb_tensile.learning.held_out_importance import stored_importance
-from indb_tensile.learning.preparation import Prepared, assemble
+from indb_tensile.learning.preparation import assemble
+from indb_tensile.learning.prepared_training import Prepared
 
 KINDS = ("boosting", "linear")
 

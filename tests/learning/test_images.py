@@ -15,7 +15,8 @@ from indb_tensile.learning.artifacts import ModelPredictor
 from indb_tensile.learning.batch_sources import TrainingSources, ordered_sources
 from indb_tensile.learning.columns import TableData
 from indb_tensile.learning.image_faults import SkippedRows
-from indb_tensile.learning.preparation import Prepared, assemble
+from indb_tensile.learning.preparation import assemble
+from indb_tensile.learning.prepared_training import Prepared
 from indb_tensile.learning.starting_weights import StartingWeights
 from tests.learning import pictures, tables
 from tests.nightly import some_examples

@@ -21,7 +21,8 @@ from indb_tensile.learning.cut_texts import CutColumn, passes_of_short_rows
 from indb_tensile.learning.encoded_parts import Part
 from indb_tensile.learning.hyperparams import TrainingSettings
 from indb_tensile.learning.length_buckets import LengthBuckets, choose_lengths, length_buckets
-from indb_tensile.learning.preparation import Prepared, assemble
+from indb_tensile.learning.preparation import assemble
+from indb_tensile.learning.prepared_training import Prepared
 from indb_tensile.learning.row_storage import FileStorage
 from indb_tensile.learning.token_networks import cut_lengths
 from tests.learning.tables import bundle, spec, table

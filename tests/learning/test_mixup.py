@@ -16,7 +16,8 @@ from indb_tensile.learning.batch_sources import TrainingSources, ordered_sources
 from indb_tensile.learning.encoded_parts import Part
 from indb_tensile.learning.mixup import Mixup
 from indb_tensile.learning.packed_targets import pack, pair_of
-from indb_tensile.learning.preparation import Prepared, assemble
+from indb_tensile.learning.preparation import assemble
+from indb_tensile.learning.prepared_training import Prepared
 from indb_tensile.learning.row_storage import FileStorage
 from tests.learning import tables
 from tests.learning.test_images import photos, prepared

@@ -16,7 +16,7 @@ from indb_tensile.bench.harness.text_epochs import text_epochs
 from indb_tensile.learning import shuffling
 from indb_tensile.learning.batch_order import batches
 from indb_tensile.learning.narrow_rows import MOST_TOKENS, NarrowForm, token_numbers, widened
-from indb_tensile.learning.preparation import Prepared
+from indb_tensile.learning.prepared_training import Prepared
 from indb_tensile.learning.preprocessor import Preprocessor
 from tests.learning.test_length_buckets import prepared
 

@@ -20,7 +20,8 @@ from indb_tensile.learning.pair_encoding import (
     loss_targets,
     popularity_metrics,
 )
-from indb_tensile.learning.preparation import Prepared, assemble
+from indb_tensile.learning.preparation import assemble
+from indb_tensile.learning.prepared_training import Prepared
 from indb_tensile.learning.side_recipe import of_features
 from indb_tensile.learning.two_towers import InBatchSoftmax, TwoTowers
 from tests.learning import pictures

@@ -16,7 +16,8 @@ from indb_tensile.learning.batch_order import batches
 from indb_tensile.learning.batch_sources import TrainingSources, ordered_sources
 from indb_tensile.learning.columns import ColumnData, ColumnKind, TableData
 from indb_tensile.learning.encoded_parts import Part
-from indb_tensile.learning.preparation import Prepared, assemble
+from indb_tensile.learning.preparation import assemble
+from indb_tensile.learning.prepared_training import Prepared
 from indb_tensile.learning.row_storage import MEMORY, FileStorage, RowStorage
 from tests.learning import pictures, tables
 

@@ -15,7 +15,8 @@ from indb_tensile.learning.permutation_importance import (
     permutation_importance,
     permuted_columns,
 )
-from indb_tensile.learning.preparation import Prepared, assemble
+from indb_tensile.learning.preparation import assemble
+from indb_tensile.learning.prepared_training import Prepared
 from indb_tensile.learning.row_sample import RowSample
 from indb_tensile.learning.single_metric import single_metric
 from indb_tensile.request.task_rules import METRICS

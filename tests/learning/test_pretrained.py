@@ -15,7 +15,8 @@ from indb_tensile.executor.capture.step_capture import CapturedStep, capture_tra
 from indb_tensile.learning.architectures import stored_names
 from indb_tensile.learning.artifacts import ModelBundle, ModelPredictor
 from indb_tensile.learning.hyperparams import settings_of
-from indb_tensile.learning.preparation import Prepared, assemble
+from indb_tensile.learning.preparation import assemble
+from indb_tensile.learning.prepared_training import Prepared
 from indb_tensile.learning.pretrained_vectors import PretrainedVectors
 from indb_tensile.learning.registered_network import RegisteredNetwork
 from indb_tensile.learning.starting_weights import StartingWeights

@@ -37,7 +37,8 @@ from indb_tensile.learning.byte_strings import StoredTexts
 from indb_tensile.learning.encoded_parts import Part
 from indb_tensile.learning.locked_relation import ReadLimits
 from indb_tensile.learning.memory_estimate import RowMemoryLimits
-from indb_tensile.learning.preparation import Prepared, prepare
+from indb_tensile.learning.preparation import prepare
+from indb_tensile.learning.prepared_training import Prepared
 from indb_tensile.learning.row_storage import FileStorage, RowStorage
 from tests.conftest import Database
 from tests.learning.relations import relation

@@ -12,7 +12,8 @@ from indb_tensile.errors import RequestError
 from indb_tensile.job import Task
 from indb_tensile.learning.encoded_parts import Part
 from indb_tensile.learning.packed_targets import pack
-from indb_tensile.learning.preparation import Prepared, assemble
+from indb_tensile.learning.preparation import assemble
+from indb_tensile.learning.prepared_training import Prepared
 from indb_tensile.learning.weighted_losses import WeightedCrossEntropy, WeightedSquares
 from tests.learning.tables import score, spec, table, train
 

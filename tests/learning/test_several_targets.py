@@ -21,7 +21,8 @@ from indb_tensile.learning.comparison import why_incomparable
 from indb_tensile.learning.jsonrows import column_of
 from indb_tensile.learning.label_texts import array_element, label_sets
 from indb_tensile.learning.model_metrics import evaluate
-from indb_tensile.learning.preparation import Prepared, assemble
+from indb_tensile.learning.preparation import assemble
+from indb_tensile.learning.prepared_training import Prepared
 from indb_tensile.learning.row_storage import FileStorage
 from indb_tensile.learning.starting_weights import StartingWeights
 from indb_tensile.learning.target_columns import combined

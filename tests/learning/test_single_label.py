@@ -11,7 +11,8 @@ from sklearn import metrics
 from indb_tensile.job import Task
 from indb_tensile.learning.model_metrics import evaluate, evaluate_classes, probabilities
 from indb_tensile.learning.output_report import output_report
-from indb_tensile.learning.preparation import Prepared, assemble
+from indb_tensile.learning.preparation import assemble
+from indb_tensile.learning.prepared_training import Prepared
 from indb_tensile.learning.single_label import label_rows
 from indb_tensile.learning.single_metric import single_metric
 from indb_tensile.learning.vector_metrics import label_metrics

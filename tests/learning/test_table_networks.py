@@ -15,7 +15,8 @@ from indb_tensile.job import JobSpec, Relation, Task
 from indb_tensile.learning.architectures import build, without_layout
 from indb_tensile.learning.artifacts import ModelBundle, ModelPredictor
 from indb_tensile.learning.columns import ColumnData, ColumnKind
-from indb_tensile.learning.preparation import Prepared, assemble
+from indb_tensile.learning.preparation import assemble
+from indb_tensile.learning.prepared_training import Prepared
 from indb_tensile.learning.row_embeddings import CategoryEmbedding, PiecewiseLinearEmbedding, fit_embeddings
 from indb_tensile.learning.tabm import MemberLoss, TabM
 from indb_tensile.request.network_rules import (

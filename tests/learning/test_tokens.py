@@ -16,7 +16,8 @@ from indb_tensile.learning.architectures import build
 from indb_tensile.learning.artifacts import ModelPredictor
 from indb_tensile.learning.columns import ColumnKind, ColumnRows, TableData
 from indb_tensile.learning.jsonrows import column_of
-from indb_tensile.learning.preparation import Prepared, assemble
+from indb_tensile.learning.preparation import assemble
+from indb_tensile.learning.prepared_training import Prepared
 from indb_tensile.learning.preprocessor import Preprocessor
 from indb_tensile.learning.starting_weights import StartingWeights
 from indb_tensile.learning.tokens import MISSING, Tokens

@@ -11,7 +11,8 @@ from indb_tensile.errors import DataError, RequestError
 from indb_tensile.job import Task
 from indb_tensile.learning.hyperparams import TrainingSettings
 from indb_tensile.learning.packed_targets import pack
-from indb_tensile.learning.preparation import Prepared, assemble
+from indb_tensile.learning.preparation import assemble
+from indb_tensile.learning.prepared_training import Prepared
 from indb_tensile.learning.weighted_losses import loss_of
 from tests.learning.tables import bundle, score, spec, table, train
 

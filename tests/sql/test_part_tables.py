@@ -7,7 +7,8 @@ import pytest
 
 from indb_tensile.errors import MissingError, PrivilegeError
 from indb_tensile.job import JobId, JobSpec
-from indb_tensile.learning.preparation import Prepared, prepare
+from indb_tensile.learning.preparation import prepare
+from indb_tensile.learning.prepared_training import Prepared
 from tests.conftest import Database
 
 from .conftest import Connection, refused, value

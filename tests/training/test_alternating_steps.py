@@ -19,7 +19,7 @@ from indb_tensile.job import JobId
 from indb_tensile.learning.batch_order import batches, ordered_batches
 from indb_tensile.learning.batch_prefetch import BatchPrefetcher
 from indb_tensile.learning.batch_sources import BatchShapes, TrainingSources, ordered_sources
-from indb_tensile.learning.preparation import Prepared
+from indb_tensile.learning.prepared_training import Prepared
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.peak import LIVENESS, floor, peak
 from indb_tensile.scheduler.plan import Plan

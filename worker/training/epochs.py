@@ -29,7 +29,7 @@ from indb_tensile.learning.encoded_parts import Part
 from indb_tensile.learning.hyperparams import learning_rate
 from indb_tensile.learning.model_metrics import evaluate
 from indb_tensile.learning.plateau import Plateau
-from indb_tensile.learning.preparation import Prepared
+from indb_tensile.learning.prepared_training import Prepared
 from indb_tensile.learning.tensorstream import TensorSpec
 from indb_tensile.messages import Measured, TrainerLink
 from indb_tensile.scheduler.timing.recorded_iterations import PauseKind

@@ -16,7 +16,7 @@ from indb_tensile.device.hardware import free_memory_bytes
 from indb_tensile.job import Phase
 from indb_tensile.learning.estimators import Estimator, Fitted, require_memory
 from indb_tensile.learning.model_metrics import evaluate
-from indb_tensile.learning.preparation import Prepared
+from indb_tensile.learning.prepared_training import Prepared
 from indb_tensile.messages import Assign, TrainerLink
 
 from . import niceness

@@ -43,7 +43,7 @@ from indb_tensile.job import ClaimedJob, ClaimedRank
 from indb_tensile.learning.artifacts import Checkpoint
 from indb_tensile.learning.batch_order import batch_plan
 from indb_tensile.learning.locked_relation import export_snapshot
-from indb_tensile.learning.preparation import Prepared
+from indb_tensile.learning.prepared_training import Prepared
 from indb_tensile.request.hyperparam_rules import HYPERPARAMS
 from indb_tensile.scheduler.timing.network_times import GangNetwork
 

@@ -29,7 +29,7 @@ from indb_tensile.learning.model_metrics import HIGHER_IS_BETTER, evaluate
 from indb_tensile.learning.output_report import output_report
 from indb_tensile.learning.pair_encoding import popularity_metrics
 from indb_tensile.learning.pair_report import report_popularity
-from indb_tensile.learning.preparation import Prepared
+from indb_tensile.learning.prepared_training import Prepared
 from indb_tensile.learning.result_report import report_result
 from indb_tensile.learning.series_report import best_baseline, report_baselines
 from indb_tensile.request.estimator_rules import is_estimator

@@ -20,7 +20,8 @@ from indb_tensile.device.hardware import (
 from indb_tensile.job import JobId, Phase, SnapshotTable
 from indb_tensile.learning.locked_relation import ReadLimits
 from indb_tensile.learning.memory_estimate import MemoryEstimate, RowMemoryLimits
-from indb_tensile.learning.preparation import Prepared, prepare
+from indb_tensile.learning.preparation import prepare
+from indb_tensile.learning.prepared_training import Prepared
 from indb_tensile.learning.registered_network import RegisteredNetwork
 from indb_tensile.learning.requirements import AvailableMemory
 from indb_tensile.learning.row_storage import FileStorage

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from indb_tensile.job import JobSpec
 from indb_tensile.learning.length_buckets import LengthBuckets
-from indb_tensile.learning.preparation import Prepared
+from indb_tensile.learning.prepared_training import Prepared
 from indb_tensile.learning.text_encoders import TextFacts
 from indb_tensile.request.estimator_rules import is_estimator
 from indb_tensile.request.hyperparam_rules import HYPERPARAMS_OF_ESTIMATORS

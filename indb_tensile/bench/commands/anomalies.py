@@ -27,7 +27,8 @@ from indb_tensile.job import JobSpec, Relation, Task
 from indb_tensile.learning.anomaly_scale import label_metrics
 from indb_tensile.learning.boosted_baseline import forest_scores
 from indb_tensile.learning.columns import TableData
-from indb_tensile.learning.preparation import Prepared, assemble
+from indb_tensile.learning.preparation import assemble
+from indb_tensile.learning.prepared_training import Prepared
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -47,7 +47,8 @@ from indb_tensile.errors import DataError
 from indb_tensile.learning import architectures
 from indb_tensile.learning.batch_prefetch import BatchPrefetcher
 from indb_tensile.learning.encoded_parts import Part
-from indb_tensile.learning.preparation import Prepared, assemble
+from indb_tensile.learning.preparation import assemble
+from indb_tensile.learning.prepared_training import Prepared
 from indb_tensile.learning.splits import Split
 
 _PLAIN_RATE = 2e-3

@@ -38,7 +38,8 @@ from indb_tensile.bench.harness.sample_tables import SampleTable
 from indb_tensile.bench.harness.table_trainings import specify
 from indb_tensile.learning.batch_prefetch import BatchPrefetcher
 from indb_tensile.learning.pending_images import DECODING_THREADS
-from indb_tensile.learning.preparation import Prepared, assemble
+from indb_tensile.learning.preparation import assemble
+from indb_tensile.learning.prepared_training import Prepared
 
 _SIDE = 32  # of the images that the network reads
 _BATCH = 32

@@ -55,7 +55,8 @@ from indb_tensile.bench.harness.text_epochs import text_epochs
 from indb_tensile.learning.batch_order import batches
 from indb_tensile.learning.batch_prefetch import BatchPrefetcher
 from indb_tensile.learning.batch_sources import TrainingSources
-from indb_tensile.learning.preparation import Prepared, assemble
+from indb_tensile.learning.preparation import assemble
+from indb_tensile.learning.prepared_training import Prepared
 from indb_tensile.learning.splits import Split
 
 _TOKENS = {"encode": {"description": "tokens"}}

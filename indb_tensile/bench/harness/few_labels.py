@@ -17,7 +17,8 @@ from indb_tensile.bench.harness.table_trainings import specify, train
 from indb_tensile.bench.harness.text_pretraining import NAME, TOKENS
 from indb_tensile.bench.harness.tiny_networks import of_parts
 from indb_tensile.learning.artifacts import ModelBundle, ModelPredictor, pack
-from indb_tensile.learning.preparation import Prepared, assemble
+from indb_tensile.learning.preparation import assemble
+from indb_tensile.learning.prepared_training import Prepared
 from indb_tensile.learning.registered_network import RegisteredNetwork
 
 _TESTED = 4000  # packages

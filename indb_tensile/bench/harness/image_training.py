@@ -10,7 +10,7 @@ from indb_tensile.learning.batch_prefetch import BatchPrefetcher
 from indb_tensile.learning.batch_sources import TrainingSources, ordered_sources
 from indb_tensile.learning.encoded_parts import Part
 from indb_tensile.learning.hyperparams import learning_rate
-from indb_tensile.learning.preparation import Prepared
+from indb_tensile.learning.prepared_training import Prepared
 
 _EVALUATED_ROWS = 500
 

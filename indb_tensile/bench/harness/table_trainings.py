@@ -19,7 +19,7 @@ from indb_tensile.learning.estimators import Estimator
 from indb_tensile.learning.hyperparams import TrainingSettings, learning_rate
 from indb_tensile.learning.model_metrics import evaluate
 from indb_tensile.learning.plateau import Plateau
-from indb_tensile.learning.preparation import Prepared
+from indb_tensile.learning.prepared_training import Prepared
 
 _EVALUATED_ROWS = 4096
 _AUTO: Mapping[str, Any] = {"type": "auto"}

@@ -19,7 +19,7 @@ from indb_tensile.learning.batch_order import batch_plan, batches, example_batch
 from indb_tensile.learning.batch_prefetch import BatchPrefetcher
 from indb_tensile.learning.batch_sources import TrainingSources
 from indb_tensile.learning.hyperparams import learning_rate
-from indb_tensile.learning.preparation import Prepared
+from indb_tensile.learning.prepared_training import Prepared
 from indb_tensile.scheduler.memory.peak import LIVENESS
 
 _MOST_BYTES = 1 << 34  # on the account of a device whose memory is the host's, which allocates nothing in advance
