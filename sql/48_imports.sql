@@ -2,7 +2,7 @@
 -- preprocessing and its weights.
 --
 -- Nothing here trusts the rows. A worker that loads a version without a job compares its description with its tensors
--- before it builds anything (indb_tensile/learning/stored_model_check.py). What cannot be checked so has rules here: the
+-- before it builds anything (indb_tensile/learning/models/stored_model_check.py). What cannot be checked so has rules here: the
 -- state of a model of scikit-learn is data for compiled code, so only administrators import one; a network with registered
 -- weights would get round the privilege on these; and no column can be written that holds SQL.
 

@@ -1,6 +1,6 @@
 -- Drift: how far the inputs of predictions differ from those of the training.
 --
--- A training stores bins of its input columns and how many training rows are in each (learning/input_bins.py). For a
+-- A training stores bins of its input columns and how many training rows are in each (learning/evaluation/input_bins.py). For a
 -- model whose owner asks for it, services and workers count predicted rows by the same bins. Nothing else of a predicted
 -- row is stored. Only the model's owner and tensile_monitor see the counts: those of a few predictions would show another
 -- role what somebody has predicted.

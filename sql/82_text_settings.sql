@@ -1,6 +1,6 @@
 -- Pins the settings that decide how values become text and JSON, so that no setting of a session changes a prediction,
 -- an evaluation or the split of a training. The result is the same text as trainers make from the binary values of a
--- table (learning/binaryvalues.py). The query of a view still runs with the caller's settings.
+-- table (learning/decoding/binaryvalues.py). The query of a view still runs with the caller's settings.
 
 do $$
 declare

@@ -18,7 +18,7 @@ from indb_tensile.catalog.baseline_files import BaselineFiles
 from indb_tensile.catalog.connection import WORK_LOCK_TIMEOUT_MS, Session
 from indb_tensile.controller.parent_death import die_with_parent
 from indb_tensile.errors import TensileError
-from indb_tensile.learning.boosted_baseline import BaselineRows, baseline_figure, rows_digest
+from indb_tensile.learning.training.boosted_baseline import BaselineRows, baseline_figure, rows_digest
 from indb_tensile.log import start_log
 
 from .baseline_warning import warn_if_better

@@ -5,7 +5,7 @@ from functools import partial
 from indb_tensile.catalog import models
 from indb_tensile.catalog.connection import Session
 from indb_tensile.job import ModelVersionId, Task
-from indb_tensile.learning.baseline_verdict import JudgedVersion
+from indb_tensile.learning.training.baseline_verdict import JudgedVersion
 
 
 def warn_if_better(session: Session, version: ModelVersionId) -> None:

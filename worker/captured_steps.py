@@ -34,10 +34,10 @@ from indb_tensile.executor.ranks.foretold_rank import foretold_rank
 from indb_tensile.executor.ranks.step_exchange import measuring
 from indb_tensile.executor.run.precision import with_precision
 from indb_tensile.executor.run.state import HOST
-from indb_tensile.learning.batch_order import example_batches
-from indb_tensile.learning.hyperparams import TrainingSettings
-from indb_tensile.learning.length_buckets import LengthBuckets
-from indb_tensile.learning.prepared_training import Prepared
+from indb_tensile.learning.batches.batch_order import example_batches
+from indb_tensile.learning.batches.length_buckets import LengthBuckets
+from indb_tensile.learning.networks.hyperparams import TrainingSettings
+from indb_tensile.learning.training.prepared_training import Prepared
 from indb_tensile.scheduler.exchange_times import blocking_ns
 from indb_tensile.scheduler.graph import StepGraph
 from indb_tensile.scheduler.link import CopyLoss, Link

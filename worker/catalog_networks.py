@@ -1,7 +1,7 @@
 """Converts a registered network from the form of the catalog to the form that trainings and predictions use."""
 
 from indb_tensile.catalog.stored_networks import StoredNetwork
-from indb_tensile.learning.registered_network import RegisteredNetwork
+from indb_tensile.learning.networks.registered_network import RegisteredNetwork
 
 
 def registered(stored: StoredNetwork | None) -> RegisteredNetwork | None:

@@ -36,7 +36,7 @@ from indb_tensile.controller.service_certificates import ServiceCertificates, va
 from indb_tensile.controller.service_process import ANSWERING_VARIABLE
 from indb_tensile.errors import DatabaseError, TensileError
 from indb_tensile.job import ModelVersionId, WorkerId
-from indb_tensile.learning.input_bins import InputBins, read_bins
+from indb_tensile.learning.evaluation.input_bins import InputBins, read_bins
 from indb_tensile.log import start_log
 
 from .forkserver import nested_fork_server

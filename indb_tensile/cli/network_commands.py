@@ -23,7 +23,7 @@ from indb_tensile.default_database import resolve
 
 # The module is imported by name, and only when a directory is read, because it imports torch, which no other command
 # may import.
-_DIRECTORY = "indb_tensile.learning.network_directory"
+_DIRECTORY = "indb_tensile.learning.networks.network_directory"
 _MOST_SHOWN = 5  # most ignored tensors that the warning names
 
 

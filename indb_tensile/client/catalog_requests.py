@@ -260,7 +260,9 @@ def labels(model: str, version: int) -> Request[dict[str, Any]]:
     )
 
     def request(connection: Connection) -> dict[str, Any]:
-        from indb_tensile.learning.targets import label_text  # with numpy, which the other requests do not need
+        from indb_tensile.learning.encoding.targets import (
+            label_text,  # with numpy, which the other requests do not need
+        )
 
         return {label_text(label): label for label in connection.execute(stored).scalar_one()}
 

@@ -71,7 +71,7 @@ def _exported(path: Path, file: ModelFile) -> Any:
     """Return the network as torch.export captures it, for any number of rows."""
     import torch
 
-    from indb_tensile.learning.artifacts import ModelBundle
+    from indb_tensile.learning.models.artifacts import ModelBundle
 
     bundle = ModelBundle.load(file.recipe["bundle"], file.weights)
     example = torch.zeros((_EXAMPLE_ROWS, *bundle.input_shape))

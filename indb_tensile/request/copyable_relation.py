@@ -117,7 +117,7 @@ _WITHOUT_ROWS = {
     "t": "a TOAST table",
 }
 # Types of pg_catalog whose values have the same hash in their binary form as in PostgreSQL's text or cast. A test
-# checks that learning/copy_encodings.py has an encoding for each.
+# checks that learning/decoding/copy_encodings.py has an encoding for each.
 _KEY_TYPES = frozenset(
     (
         *("int2", "int4", "int8", "float4", "float8", "numeric", "bool", "date", "timestamp", "timestamptz"),

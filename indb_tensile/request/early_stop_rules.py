@@ -1,7 +1,7 @@
 """The options of early stopping.
 
 Without early_stop, training stops early unless epochs is given or there are no validation rows; `{"on": false}`
-trains to the last epoch. The default of patience is a function of the epochs (learning/training_length.py).
+trains to the last epoch. The default of patience is a function of the epochs (learning/networks/training_length.py).
 """
 
 from typing import Any

@@ -1,8 +1,8 @@
 """The hyper-parameters of a training: their names, ranges and defaults, and the combinations that are refused.
 
 A default of None is computed by the worker: epochs, batch_size and ensemble from the number of rows, decay_patience
-from the epochs (learning/training_length.py), the loss from the task, and the others from the optimizer, the schedule
-or the loss (learning/hyperparams.py).
+from the epochs (learning/networks/training_length.py), the loss from the task, and the others from the optimizer, the
+schedule or the loss (learning/networks/hyperparams.py).
 """
 
 from collections.abc import Sequence

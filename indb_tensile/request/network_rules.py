@@ -1,7 +1,7 @@
 """The networks of a training: the known architectures and layers with their parameters, and the check of both.
 
 The check sees the declaration only. Whether the layers fit together and the network fits in memory depends on the
-table's columns, so a worker checks that when it builds the network (learning/architectures.py).
+table's columns, so a worker checks that when it builds the network (learning/networks/architectures.py).
 """
 
 import json

@@ -1,7 +1,7 @@
 """Reads intervals and times of day from PostgreSQL's text output, as seconds.
 
 The same functions convert the values of a prediction and the values from which `tensile_split` computes hashes. The
-results have the bits of those that learning/binarytimes.py computes from a table's binary values.
+results have the bits of those that learning/decoding/binarytimes.py computes from a table's binary values.
 """
 
 import math

@@ -1,8 +1,8 @@
 """Warns in NOTICEs about features that look like keys, reveal the target or have far values, and about rows in time.
 
 Only the first rows are checked. A table whose rows are all alike in their features is refused. The rules about keys
-and about features that reveal the target are those of learning/leakage.py, which checks all rows in the job; a test
-compares both.
+and about features that reveal the target are those of learning/reports/leakage.py, which checks all rows in the job;
+a test compares both.
 """
 
 # ruff: noqa: S608 - every name that goes into a statement is quoted by quote_ident

@@ -18,7 +18,7 @@ from .refusals import DATA, RefusalError
 from .spi import Json, Plpy, Row, fetch, literal
 from .training_table import VECTORS, Table, TableColumn, vector_array
 
-FEWEST_ROWS = 3  # as the worker requires (learning/learnable_rows.py)
+FEWEST_ROWS = 3  # as the worker requires (learning/training/learnable_rows.py)
 _ROWS = 10_000  # a scan of this many rows takes some milliseconds at most
 _ARRAY_ROWS = 1000  # arrays are wide
 _HEADERS = 16  # images whose headers are read to tell the sizes

@@ -216,7 +216,7 @@ def _missing_part_table(stored: Json) -> RefusalError:
 
 
 def _hash_form(described: Row, *, timed: bool = False, as_set: bool = False) -> str:
-    """Return the form that the row hash uses for a column's values, as in learning/copy_encodings.py.
+    """Return the form that the row hash uses for a column's values, as in learning/decoding/copy_encodings.py.
 
     With `timed` the seconds of an interval or time of day are used, and not its text. With `as_set` an array of
     integers is a set of labels.

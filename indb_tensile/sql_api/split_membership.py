@@ -1,4 +1,4 @@
-"""Computes which part of a split a row is in, with the same hashes as learning/splits.py; a test compares both.
+"""Computes which part of a split a row is in, with the hashes of learning/storage/splits.py; a test compares both.
 
 The stored rule of a version describes the decision at the time of its training. So rows that were added to the table
 since then also have a part.

@@ -1,7 +1,7 @@
 """Finds the version whose weights a training starts from, and checks that the new network can take them.
 
 The version fixes network and features, so a request takes over both if it leaves them out. Whether the shapes of all
-layers fit is known only when the table has been read: a trainer checks them (learning/starting_weights.py).
+layers fit is known only when the table has been read: a trainer checks them (learning/training/starting_weights.py).
 """
 
 import json

@@ -9,8 +9,8 @@ from indb_tensile.bench.harness.sample_tables import NAMES, from_csv, make_table
 from indb_tensile.bench.harness.table_trainings import train
 from indb_tensile.errors import MissingError
 from indb_tensile.job import JobSpec, Relation, Task
-from indb_tensile.learning.columns import ColumnKind
-from indb_tensile.learning.preparation import assemble
+from indb_tensile.learning.storage.columns import ColumnKind
+from indb_tensile.learning.training.preparation import assemble
 
 CSV = """kind,size,seen,maker
 a,1.5,2013-01-01T10:00:00Z,x

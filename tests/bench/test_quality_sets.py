@@ -7,7 +7,7 @@ from indb_tensile.bench.harness.development_sets import DEVELOPMENT_SETS
 from indb_tensile.bench.harness.quality_sets import LARGE_ROWS, QUALITY_SETS, SMALL_SETS, load, missing_package
 from indb_tensile.errors import MissingError
 from indb_tensile.job import Task
-from indb_tensile.learning.columns import ColumnKind
+from indb_tensile.learning.storage.columns import ColumnKind
 
 # Rows, features, features of texts, and features with missing values.
 SHAPES = {

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from indb_tensile.learning.preparation import prepare
-from indb_tensile.learning.prepared_training import Prepared
+from indb_tensile.learning.training.preparation import prepare
+from indb_tensile.learning.training.prepared_training import Prepared
 from tests.executor.growing import Need, Scratch
 from worker import trainer
 from worker.training import row_reading

@@ -12,8 +12,8 @@ from indb_tensile.executor.capture.passes import WHOLE, Passes
 from indb_tensile.executor.capture.step_capture import CapturedStep, capture_evaluation, capture_training
 from indb_tensile.executor.capture.step_trace import Loss
 from indb_tensile.executor.run.state import State
-from indb_tensile.learning.packed_targets import pack
-from indb_tensile.learning.weighted_losses import WeightedCrossEntropy
+from indb_tensile.learning.encoding.packed_targets import pack
+from indb_tensile.learning.networks.weighted_losses import WeightedCrossEntropy
 from tests.nightly import nightly_unless
 
 LOSS = nn.CrossEntropyLoss()

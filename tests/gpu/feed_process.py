@@ -22,7 +22,7 @@ from indb_tensile.executor.run.open_device import OpenDevice, capturing_on, open
 from indb_tensile.executor.run.placer import Placer
 from indb_tensile.executor.run.runner import Runner
 from indb_tensile.executor.run.state import State
-from indb_tensile.learning.batch_prefetch import BatchPrefetcher
+from indb_tensile.learning.batches.batch_prefetch import BatchPrefetcher
 from indb_tensile.scheduler.link import link_of
 from indb_tensile.scheduler.memory.peak import LIVENESS
 from tests.gpu.trainer_process import write_figures

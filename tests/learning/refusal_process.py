@@ -3,8 +3,8 @@
 import resource
 
 from indb_tensile.errors import MemoryLimitError
-from indb_tensile.learning.preparation import assemble
-from indb_tensile.learning.requirements import AvailableMemory
+from indb_tensile.learning.networks.requirements import AvailableMemory
+from indb_tensile.learning.training.preparation import assemble
 from tests.learning.tables import sample, spec
 
 memory = AvailableMemory(

@@ -6,8 +6,8 @@ from typing import Any
 import psycopg
 
 from indb_tensile.job import Relation
-from indb_tensile.learning.columns import Column, TableData
-from indb_tensile.learning.relation_reader import read
+from indb_tensile.learning.relation.relation_reader import read
+from indb_tensile.learning.storage.columns import Column, TableData
 from tests.conftest import Database
 
 Connection = psycopg.Connection[Any]

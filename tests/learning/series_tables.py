@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from indb_tensile.job import JobSpec, Relation, Task
-from indb_tensile.learning.columns import Column, ColumnData, ColumnKind, CopyEncoding, TableData
+from indb_tensile.learning.storage.columns import Column, ColumnData, ColumnKind, CopyEncoding, TableData
 
 DAY_S = 86_400.0
 _TYPES = {ColumnKind.DATE: "date", ColumnKind.TIME: "timestamp with time zone", ColumnKind.INTEGER: "integer"}

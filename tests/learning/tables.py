@@ -7,16 +7,16 @@ import numpy as np
 import torch
 
 from indb_tensile.job import JobSpec, Relation, Task
-from indb_tensile.learning import datasets
-from indb_tensile.learning.artifacts import ModelBundle
-from indb_tensile.learning.batch_order import batch_plan, batches
-from indb_tensile.learning.columns import Column, ColumnData, ColumnKind, CopyEncoding, TableData
-from indb_tensile.learning.encoded_parts import Part
-from indb_tensile.learning.hyperparams import learning_rate
-from indb_tensile.learning.jsonrows import column_of
-from indb_tensile.learning.model_metrics import evaluate
-from indb_tensile.learning.prepared_training import Prepared
-from indb_tensile.learning.splits import row_hashes
+from indb_tensile.learning.batches.batch_order import batch_plan, batches
+from indb_tensile.learning.decoding.jsonrows import column_of
+from indb_tensile.learning.encoding.encoded_parts import Part
+from indb_tensile.learning.evaluation.model_metrics import evaluate
+from indb_tensile.learning.models.artifacts import ModelBundle
+from indb_tensile.learning.networks.hyperparams import learning_rate
+from indb_tensile.learning.relation import datasets
+from indb_tensile.learning.storage.columns import Column, ColumnData, ColumnKind, CopyEncoding, TableData
+from indb_tensile.learning.storage.splits import row_hashes
+from indb_tensile.learning.training.prepared_training import Prepared
 
 torch.set_num_threads(1)  # as in trainers: with tensors this small, more threads only wait for one another
 

@@ -10,13 +10,13 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 
 from indb_tensile.errors import DataError, RequestError
 from indb_tensile.job import JobSpec, Relation, Task
-from indb_tensile.learning.anomaly_scale import AnomalyScale, label_metrics
-from indb_tensile.learning.architectures import build
-from indb_tensile.learning.artifacts import ModelBundle, ModelPredictor
-from indb_tensile.learning.boosted_baseline import BaselineRows, baseline_figure, why_no_baseline
-from indb_tensile.learning.columns import TableData
-from indb_tensile.learning.preparation import assemble
-from indb_tensile.learning.prepared_training import Prepared
+from indb_tensile.learning.encoding.anomaly_scale import AnomalyScale, label_metrics
+from indb_tensile.learning.models.artifacts import ModelBundle, ModelPredictor
+from indb_tensile.learning.networks.architectures import build
+from indb_tensile.learning.storage.columns import TableData
+from indb_tensile.learning.training.boosted_baseline import BaselineRows, baseline_figure, why_no_baseline
+from indb_tensile.learning.training.preparation import assemble
+from indb_tensile.learning.training.prepared_training import Prepared
 from tests.learning.tables import bundle, table
 
 SCALE = AnomalyScale(parts=("a", "b", "a"), contamination=0.25)

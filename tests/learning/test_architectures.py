@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from indb_tensile.errors import RequestError
-from indb_tensile.learning.architectures import build, default, natural_shape, parameter_count
+from indb_tensile.learning.networks.architectures import build, default, natural_shape, parameter_count
 from indb_tensile.request.network_rules import ARCHITECTURES, LAYERS, check_architecture
 from tests.nightly import few_examples
 

@@ -10,10 +10,10 @@ import torch
 
 from indb_tensile.errors import DatabaseError, MissingError, RequestError
 from indb_tensile.job import Task
-from indb_tensile.learning import datasets
-from indb_tensile.learning.artifacts import Checkpoint, ModelPredictor, pack, unpack
-from indb_tensile.learning.preparation import assemble
-from indb_tensile.learning.prepared_training import Prepared
+from indb_tensile.learning.models.artifacts import Checkpoint, ModelPredictor, pack, unpack
+from indb_tensile.learning.relation import datasets
+from indb_tensile.learning.training.preparation import assemble
+from indb_tensile.learning.training.prepared_training import Prepared
 from tests.learning.tables import bundle, sample, score, spec, table, train
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile.errors import DataError, InvariantError
-from indb_tensile.learning.background_decoding import BackgroundDecoding, Numbers
+from indb_tensile.learning.storage.background_decoding import BackgroundDecoding, Numbers
 from tests.nightly import some_examples
 
 ROWS = 300

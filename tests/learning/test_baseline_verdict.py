@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from indb_tensile.job import Task
-from indb_tensile.learning.baseline_verdict import JudgedVersion
+from indb_tensile.learning.training.baseline_verdict import JudgedVersion
 
 
 def judged(metric: float, baseline: float, rows: int = 1000, *, higher: bool = True) -> JudgedVersion:

@@ -9,10 +9,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from indb_tensile.learning.batch_order import batches
-from indb_tensile.learning.batch_prefetch import ALIGNMENT_BYTES, FEW_BYTES, BatchPrefetcher
-from indb_tensile.learning.encoded_parts import Part
-from indb_tensile.learning.hyperparams import TrainingSettings
+from indb_tensile.learning.batches.batch_order import batches
+from indb_tensile.learning.batches.batch_prefetch import ALIGNMENT_BYTES, FEW_BYTES, BatchPrefetcher
+from indb_tensile.learning.encoding.encoded_parts import Part
+from indb_tensile.learning.networks.hyperparams import TrainingSettings
 
 FEW = st.sampled_from([0, 100, FEW_BYTES])  # so that batches are gathered by the second thread, by both, by the first
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from indb_tensile.errors import InvariantError
-from indb_tensile.learning.binary_rows import CopiedRows, SentRecords
-from indb_tensile.learning.columns import ColumnKind, CopyEncoding
-from indb_tensile.learning.copyrows import row_segments
+from indb_tensile.learning.decoding.binary_rows import CopiedRows, SentRecords
+from indb_tensile.learning.decoding.copyrows import row_segments
+from indb_tensile.learning.storage.columns import ColumnKind, CopyEncoding
 
 LONG = CopyEncoding(kind=ColumnKind.INTEGER, item=">i8")
 FLOAT = CopyEncoding(kind=ColumnKind.FLOAT, item=">f8")

@@ -9,10 +9,10 @@ import psycopg
 import pytest
 
 from indb_tensile.job import Relation
-from indb_tensile.learning.columns import Column, ColumnData, ColumnKind, TableData
-from indb_tensile.learning.jsonrows import column_of
-from indb_tensile.learning.relation_reader import read
-from indb_tensile.learning.splits import row_hashes
+from indb_tensile.learning.decoding.jsonrows import column_of
+from indb_tensile.learning.relation.relation_reader import read
+from indb_tensile.learning.storage.columns import Column, ColumnData, ColumnKind, TableData
+from indb_tensile.learning.storage.splits import row_hashes
 from tests.conftest import Database
 
 pytestmark = pytest.mark.postgres

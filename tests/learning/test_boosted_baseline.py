@@ -7,12 +7,12 @@ import pytest
 
 from indb_tensile.bench.harness.sample_tables import make_table
 from indb_tensile.job import JobSpec, Relation, Task
-from indb_tensile.learning import boosted_baseline
-from indb_tensile.learning.boosted_baseline import BaselineRows, baseline_figure, why_no_baseline
-from indb_tensile.learning.estimators import Estimator
-from indb_tensile.learning.model_metrics import evaluate
-from indb_tensile.learning.preparation import assemble
-from indb_tensile.learning.prepared_training import Prepared
+from indb_tensile.learning.evaluation.model_metrics import evaluate
+from indb_tensile.learning.networks.estimators import Estimator
+from indb_tensile.learning.training import boosted_baseline
+from indb_tensile.learning.training.boosted_baseline import BaselineRows, baseline_figure, why_no_baseline
+from indb_tensile.learning.training.preparation import assemble
+from indb_tensile.learning.training.prepared_training import Prepared
 from tests.learning import test_estimators, test_several_targets
 
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from indb_tensile.learning.calibration import CalibrationBin, calibration, calibration_error
+from indb_tensile.learning.metrics.calibration import CalibrationBin, calibration, calibration_error
 
 
 def test_bins_hold_the_mean_probability_and_the_share_of_right_predictions() -> None:

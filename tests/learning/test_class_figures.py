@@ -8,7 +8,7 @@ from sklearn import metrics
 
 from indb_tensile.errors import RequestError
 from indb_tensile.job import Task
-from indb_tensile.learning.class_figures import (
+from indb_tensile.learning.evaluation.class_figures import (
     MOST_CURVES,
     MOST_STORED_BYTES,
     calibration_rows,
@@ -16,8 +16,8 @@ from indb_tensile.learning.class_figures import (
     roc_rows,
     stored_figures,
 )
-from indb_tensile.learning.model_metrics import probabilities
-from indb_tensile.learning.roc_curve import POINTS, roc_curve
+from indb_tensile.learning.evaluation.model_metrics import probabilities
+from indb_tensile.learning.metrics.roc_curve import POINTS, roc_curve
 from indb_tensile.request.figure_rules import STORED_BINS
 from indb_tensile.sql_api.figures import _confusions, _merged
 

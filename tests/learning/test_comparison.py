@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from indb_tensile.job import Task
-from indb_tensile.learning.columns import ColumnKind
-from indb_tensile.learning.comparison import why_incomparable
-from indb_tensile.learning.encoders import Numbers
-from indb_tensile.learning.preprocessor import Preprocessor, Recipe
-from indb_tensile.learning.targets import TargetEncoding
+from indb_tensile.learning.encoding.encoders import Numbers
+from indb_tensile.learning.encoding.preprocessor import Preprocessor, Recipe
+from indb_tensile.learning.encoding.targets import TargetEncoding
+from indb_tensile.learning.models.comparison import why_incomparable
+from indb_tensile.learning.storage.columns import ColumnKind
 
 FLOWERS = TargetEncoding(name="y", task=Task.CLASSIFICATION, kind=ColumnKind.TEXT, labels=("a", "b"))
 

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile.errors import DataError, InvariantError
-from indb_tensile.learning.background_feed import BackgroundFeed
-from indb_tensile.learning.columns import ColumnData, ColumnKind, CopyEncoding
-from indb_tensile.learning.columnstore import ColumnStore
-from indb_tensile.learning.copybinary import BLOCK_BYTES, SIGNATURE, CopyDecoder
-from indb_tensile.learning.copyrows import KnownValues, grouped, row_segments
+from indb_tensile.learning.decoding.copybinary import BLOCK_BYTES, SIGNATURE, CopyDecoder
+from indb_tensile.learning.decoding.copyrows import KnownValues, grouped, row_segments
+from indb_tensile.learning.storage.background_feed import BackgroundFeed
+from indb_tensile.learning.storage.columns import ColumnData, ColumnKind, CopyEncoding
+from indb_tensile.learning.storage.columnstore import ColumnStore
 
 INT = CopyEncoding(kind=ColumnKind.INTEGER, item=">i4")
 FLOAT = CopyEncoding(kind=ColumnKind.FLOAT, item=">f8")

@@ -6,7 +6,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from indb_tensile.learning.copystream import blocks
+from indb_tensile.learning.decoding.copystream import blocks
 from tests.conftest import Database
 
 pytestmark = pytest.mark.postgres

@@ -4,8 +4,8 @@ import psycopg
 import pytest
 
 from indb_tensile.errors import DataError, RequestError
-from indb_tensile.learning.columns import ColumnKind
-from indb_tensile.learning.jsonrows import column_of
+from indb_tensile.learning.decoding.jsonrows import column_of
+from indb_tensile.learning.storage.columns import ColumnKind
 from tests.conftest import Database
 from tests.learning.relations import read_all
 

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from indb_tensile.job import Task
-from indb_tensile.learning.datareport import Fact
-from indb_tensile.learning.preparation import assemble
+from indb_tensile.learning.reports.datareport import Fact
+from indb_tensile.learning.training.preparation import assemble
 from tests.learning.tables import spec, table
 
 CITIES = ["Ulm", "Bonn", "Jena"]

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from indb_tensile.errors import MissingError
-from indb_tensile.learning import datasets
+from indb_tensile.learning.relation import datasets
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from indb_tensile.errors import RequestError
 from indb_tensile.job import Task
-from indb_tensile.learning import training_length
-from indb_tensile.learning.earlystop import EarlyStop
+from indb_tensile.learning.networks import training_length
+from indb_tensile.learning.training.earlystop import EarlyStop
 
 
 def run(state: EarlyStop, *values: float | None) -> EarlyStop:

@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 from sklearn.preprocessing import StandardScaler
 
 from indb_tensile.job import Task
-from indb_tensile.learning import encoding
-from indb_tensile.learning.columns import ColumnData, ColumnKind, Columns
-from indb_tensile.learning.encoding import encode
-from indb_tensile.learning.feature_options import FeatureOptions
-from indb_tensile.learning.preparation import assemble
-from indb_tensile.learning.preprocessor import Preprocessor
-from indb_tensile.learning.preprocessor_fitting import fit
-from indb_tensile.learning.targets import TargetEncoding
+from indb_tensile.learning.encoding import block_encoding as encoding
+from indb_tensile.learning.encoding.block_encoding import encode
+from indb_tensile.learning.encoding.feature_options import FeatureOptions
+from indb_tensile.learning.encoding.preprocessor import Preprocessor
+from indb_tensile.learning.encoding.targets import TargetEncoding
+from indb_tensile.learning.storage.columns import ColumnData, ColumnKind, Columns
+from indb_tensile.learning.training.preparation import assemble
+from indb_tensile.learning.training.preprocessor_fitting import fit
 from tests.learning.tables import spec, table
 
 TARGET = TargetEncoding(name="y", task=Task.REGRESSION, kind=ColumnKind.FLOAT)

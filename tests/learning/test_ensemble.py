@@ -9,14 +9,14 @@ import torch
 from indb_tensile.bench.harness.sample_tables import make_table
 from indb_tensile.errors import RequestError
 from indb_tensile.job import JobSpec, Relation, Task
-from indb_tensile.learning import architectures
-from indb_tensile.learning.artifacts import ModelBundle, ModelPredictor
-from indb_tensile.learning.ensemble import Ensemble, EnsembleLoss
-from indb_tensile.learning.hyperparams import settings_of
-from indb_tensile.learning.member_mean import OutputKind, member_mean
-from indb_tensile.learning.preparation import assemble
-from indb_tensile.learning.prepared_training import Prepared
-from indb_tensile.learning.starting_weights import StartingWeights
+from indb_tensile.learning.models.artifacts import ModelBundle, ModelPredictor
+from indb_tensile.learning.networks import architectures
+from indb_tensile.learning.networks.ensemble import Ensemble, EnsembleLoss
+from indb_tensile.learning.networks.hyperparams import settings_of
+from indb_tensile.learning.networks.member_mean import OutputKind, member_mean
+from indb_tensile.learning.training.preparation import assemble
+from indb_tensile.learning.training.prepared_training import Prepared
+from indb_tensile.learning.training.starting_weights import StartingWeights
 from indb_tensile.request.network_rules import ARCHITECTURES, ENSEMBLE_ARCHITECTURES, PAIR_ARCHITECTURES
 from tests.learning.test_several_targets import columns
 

@@ -13,13 +13,13 @@ from sklearn.linear_model import Ridge
 from indb_tensile.bench.harness.sample_tables import make_table
 from indb_tensile.errors import DatabaseError, DataError
 from indb_tensile.job import JobSpec, Relation, Task
-from indb_tensile.learning import architectures
-from indb_tensile.learning.artifacts import ModelBundle, ModelPredictor
-from indb_tensile.learning.columns import ColumnData, ColumnKind
-from indb_tensile.learning.estimators import Estimator, require_memory
-from indb_tensile.learning.held_out_importance import stored_importance
-from indb_tensile.learning.preparation import assemble
-from indb_tensile.learning.prepared_training import Prepared
+from indb_tensile.learning.models.artifacts import ModelBundle, ModelPredictor
+from indb_tensile.learning.networks import architectures
+from indb_tensile.learning.networks.estimators import Estimator, require_memory
+from indb_tensile.learning.reports.held_out_importance import stored_importance
+from indb_tensile.learning.storage.columns import ColumnData, ColumnKind
+from indb_tensile.learning.training.preparation import assemble
+from indb_tensile.learning.training.prepared_training import Prepared
 
 KINDS = ("boosting", "linear")
 

@@ -10,16 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from indb_tensile.errors import DataError, RequestError
-from indb_tensile.learning.columns import ColumnKind
-from indb_tensile.learning.forecast_encoding import ForecastValues, forecast_metrics, interval_width
-from indb_tensile.learning.forecast_recipe import FUTURE, HISTORY
-from indb_tensile.learning.forecast_table import window_table
-from indb_tensile.learning.naive_forecasts import naive_forecast, smooth
-from indb_tensile.learning.preparation import assemble_windows
-from indb_tensile.learning.seasons import detect_season
-from indb_tensile.learning.series_grid import SeriesColumns, filled_known, make_grid
-from indb_tensile.learning.time_steps import TimeSteps, detected_steps, requested_steps
-from indb_tensile.learning.windows import naive_errors
+from indb_tensile.learning.encoding.forecast_encoding import ForecastValues, forecast_metrics, interval_width
+from indb_tensile.learning.forecasting.forecast_recipe import FUTURE, HISTORY
+from indb_tensile.learning.forecasting.forecast_table import window_table
+from indb_tensile.learning.forecasting.naive_forecasts import naive_forecast, smooth
+from indb_tensile.learning.forecasting.seasons import detect_season
+from indb_tensile.learning.forecasting.series_grid import SeriesColumns, filled_known, make_grid
+from indb_tensile.learning.forecasting.time_steps import TimeSteps, detected_steps, requested_steps
+from indb_tensile.learning.forecasting.windows import naive_errors
+from indb_tensile.learning.storage.columns import ColumnKind
+from indb_tensile.learning.training.preparation import assemble_windows
 from tests.learning.series_tables import DAY_S, column, daily, forecast_spec, series_table
 
 VALUES = st.lists(

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from indb_tensile.errors import RequestError
-from indb_tensile.learning import architectures, hidden_rows
-from indb_tensile.learning.hidden_rows import HiddenRows
+from indb_tensile.learning.networks import architectures, hidden_rows
+from indb_tensile.learning.networks.hidden_rows import HiddenRows
 
 NETWORKS: dict[str, dict[str, Any]] = {
     "mlp": {"hidden": [7, 5]},

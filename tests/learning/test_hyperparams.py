@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile.errors import RequestError
-from indb_tensile.learning.hyperparams import TrainingSettings, learning_rate
-from indb_tensile.learning.training_length import batch_size, epochs
+from indb_tensile.learning.networks.hyperparams import TrainingSettings, learning_rate
+from indb_tensile.learning.networks.training_length import batch_size, epochs
 from indb_tensile.request.hyperparam_rules import HYPERPARAMS
 
 

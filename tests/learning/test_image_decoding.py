@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from indb_tensile.learning.image_decoding import ImageForm, ImageHeader, Unreadable, decode, read_header
+from indb_tensile.learning.encoding.image_decoding import ImageForm, ImageHeader, Unreadable, decode, read_header
 from tests.learning import pictures
 from tests.nightly import some_examples
 
@@ -204,7 +204,7 @@ def test_no_change_of_bytes_raises_an_exception(kind: str, data: st.DataObject) 
 
 def test_no_other_decoder_is_imported() -> None:
     program = (
-        "import sys; from indb_tensile.learning.image_decoding import ImageForm, decode;"
+        "import sys; from indb_tensile.learning.encoding.image_decoding import ImageForm, decode;"
         "assert not [m for m in sys.modules if m.startswith('PIL')];"
         "form = ImageForm(height=2, width=2, channels=1, resize='pad');"
         "[decode(bytes.fromhex(head) + bytes(60), form) for head in"

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from indb_tensile.errors import DataError, RequestError
 from indb_tensile.job import Task
-from indb_tensile.learning.artifacts import ModelPredictor
-from indb_tensile.learning.batch_sources import TrainingSources, ordered_sources
-from indb_tensile.learning.columns import TableData
-from indb_tensile.learning.image_faults import SkippedRows
-from indb_tensile.learning.preparation import assemble
-from indb_tensile.learning.prepared_training import Prepared
-from indb_tensile.learning.starting_weights import StartingWeights
+from indb_tensile.learning.batches.batch_sources import TrainingSources, ordered_sources
+from indb_tensile.learning.encoding.image_faults import SkippedRows
+from indb_tensile.learning.models.artifacts import ModelPredictor
+from indb_tensile.learning.storage.columns import TableData
+from indb_tensile.learning.training.preparation import assemble
+from indb_tensile.learning.training.prepared_training import Prepared
+from indb_tensile.learning.training.starting_weights import StartingWeights
 from tests.learning import pictures, tables
 from tests.nightly import some_examples
 

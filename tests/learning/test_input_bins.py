@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from indb_tensile.errors import DatabaseError
 from indb_tensile.job import Task
-from indb_tensile.learning.coded_texts import CodedTexts, TextCodes
-from indb_tensile.learning.columns import ColumnData, ColumnKind, TableData
-from indb_tensile.learning.input_bins import (
+from indb_tensile.learning.decoding.jsonrows import column_of
+from indb_tensile.learning.encoding.preprocessor import Preprocessor
+from indb_tensile.learning.encoding.row_columns import columns_of_rows
+from indb_tensile.learning.evaluation.input_bins import (
     BINS_FIGURE,
     COUNTS_FIGURE,
     InputBins,
@@ -24,10 +25,9 @@ from indb_tensile.learning.input_bins import (
     input_figures,
     read_bins,
 )
-from indb_tensile.learning.jsonrows import column_of
-from indb_tensile.learning.preparation import assemble
-from indb_tensile.learning.preprocessor import Preprocessor
-from indb_tensile.learning.row_columns import columns_of_rows
+from indb_tensile.learning.storage.coded_texts import CodedTexts, TextCodes
+from indb_tensile.learning.storage.columns import ColumnData, ColumnKind, TableData
+from indb_tensile.learning.training.preparation import assemble
 
 from .tables import spec, table
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile.job import Task
-from indb_tensile.learning import leakage
-from indb_tensile.learning.columns import ColumnKind
-from indb_tensile.learning.jsonrows import column_of
+from indb_tensile.learning.decoding.jsonrows import column_of
+from indb_tensile.learning.reports import leakage
+from indb_tensile.learning.storage.columns import ColumnKind
 
 ROWS = 200
 CLASSES = [["a", "b", "c"][row % 3] for row in range(ROWS)]

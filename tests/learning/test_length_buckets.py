@@ -12,19 +12,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile.errors import InvariantError, RequestError
-from indb_tensile.learning import shuffling
-from indb_tensile.learning.artifacts import ModelPredictor
-from indb_tensile.learning.batch_order import batch_plan, batches, ordered_batches
-from indb_tensile.learning.batch_prefetch import BatchPrefetcher
-from indb_tensile.learning.batch_sources import TrainingSources
-from indb_tensile.learning.cut_texts import CutColumn, passes_of_short_rows
-from indb_tensile.learning.encoded_parts import Part
-from indb_tensile.learning.hyperparams import TrainingSettings
-from indb_tensile.learning.length_buckets import LengthBuckets, choose_lengths, length_buckets
-from indb_tensile.learning.preparation import assemble
-from indb_tensile.learning.prepared_training import Prepared
-from indb_tensile.learning.row_storage import FileStorage
-from indb_tensile.learning.token_networks import cut_lengths
+from indb_tensile.learning.batches import shuffling
+from indb_tensile.learning.batches.batch_order import batch_plan, batches, ordered_batches
+from indb_tensile.learning.batches.batch_prefetch import BatchPrefetcher
+from indb_tensile.learning.batches.batch_sources import TrainingSources
+from indb_tensile.learning.batches.length_buckets import LengthBuckets, choose_lengths, length_buckets
+from indb_tensile.learning.encoding.encoded_parts import Part
+from indb_tensile.learning.models.artifacts import ModelPredictor
+from indb_tensile.learning.networks.cut_texts import CutColumn, passes_of_short_rows
+from indb_tensile.learning.networks.hyperparams import TrainingSettings
+from indb_tensile.learning.networks.token_networks import cut_lengths
+from indb_tensile.learning.storage.row_storage import FileStorage
+from indb_tensile.learning.training.preparation import assemble
+from indb_tensile.learning.training.prepared_training import Prepared
 from tests.learning.tables import bundle, spec, table
 
 LONGEST = 32

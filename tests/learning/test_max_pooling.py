@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from indb_tensile.learning.max_pooling import pooling
+from indb_tensile.learning.networks.max_pooling import pooling
 
 
 @pytest.mark.parametrize("rows", [1, 15, 16, 70])

@@ -7,16 +7,16 @@ import pytest
 
 from indb_tensile.errors import HostMemoryError, MemoryLimitError
 from indb_tensile.job import JobSpec, Relation, Task
-from indb_tensile.learning.columns import Column, ColumnKind, CopyEncoding
-from indb_tensile.learning.feature_options import FeatureOptions
-from indb_tensile.learning.memory_estimate import (
+from indb_tensile.learning.encoding.feature_options import FeatureOptions
+from indb_tensile.learning.relation.memory_estimate import (
     ColumnStatistics,
     MemoryEstimate,
     RowMemoryLimits,
     Statistics,
     estimate_memory,
 )
-from indb_tensile.learning.preparation import prepare
+from indb_tensile.learning.storage.columns import Column, ColumnKind, CopyEncoding
+from indb_tensile.learning.training.preparation import prepare
 from indb_tensile.sizes import size
 from tests.conftest import Database
 

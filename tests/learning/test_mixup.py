@@ -11,14 +11,14 @@ from torch.nn import functional
 
 from indb_tensile.errors import RequestError
 from indb_tensile.job import Task
-from indb_tensile.learning.batch_order import batches
-from indb_tensile.learning.batch_sources import TrainingSources, ordered_sources
-from indb_tensile.learning.encoded_parts import Part
-from indb_tensile.learning.mixup import Mixup
-from indb_tensile.learning.packed_targets import pack, pair_of
-from indb_tensile.learning.preparation import assemble
-from indb_tensile.learning.prepared_training import Prepared
-from indb_tensile.learning.row_storage import FileStorage
+from indb_tensile.learning.batches.batch_order import batches
+from indb_tensile.learning.batches.batch_sources import TrainingSources, ordered_sources
+from indb_tensile.learning.batches.mixup import Mixup
+from indb_tensile.learning.encoding.encoded_parts import Part
+from indb_tensile.learning.encoding.packed_targets import pack, pair_of
+from indb_tensile.learning.storage.row_storage import FileStorage
+from indb_tensile.learning.training.preparation import assemble
+from indb_tensile.learning.training.prepared_training import Prepared
 from tests.learning import tables
 from tests.learning.test_images import photos, prepared
 

@@ -9,17 +9,17 @@ from sklearn.metrics import roc_auc_score
 
 from indb_tensile.errors import RequestError
 from indb_tensile.job import Task
-from indb_tensile.learning.columns import ColumnKind
-from indb_tensile.learning.encoders import Numbers
-from indb_tensile.learning.model_metrics import (
+from indb_tensile.learning.encoding.encoders import Numbers
+from indb_tensile.learning.encoding.preprocessor import Preprocessor, Recipe
+from indb_tensile.learning.encoding.targets import TargetEncoding
+from indb_tensile.learning.evaluation.model_metrics import (
     HIGHER_IS_BETTER,
     better,
     default_metric,
     evaluate,
     probabilities,
 )
-from indb_tensile.learning.preprocessor import Preprocessor, Recipe
-from indb_tensile.learning.targets import TargetEncoding
+from indb_tensile.learning.storage.columns import ColumnKind
 from indb_tensile.request.task_rules import METRICS, check_metric
 
 

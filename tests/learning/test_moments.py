@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from indb_tensile.errors import DataError
-from indb_tensile.learning import moments as subject
-from indb_tensile.learning.moments import Matrix, moments, moments_by_column
+from indb_tensile.learning.storage import moments as subject
+from indb_tensile.learning.storage.moments import Matrix, moments, moments_by_column
 
 COLUMNS = st.integers(1, 40).flatmap(
     lambda rows: st.lists(

@@ -13,11 +13,11 @@ from torch import nn
 
 from indb_tensile.bench.harness.embedded_networks import encoded_texts, narrow_texts, text_builders
 from indb_tensile.bench.harness.text_epochs import text_epochs
-from indb_tensile.learning import shuffling
-from indb_tensile.learning.batch_order import batches
-from indb_tensile.learning.narrow_rows import MOST_TOKENS, NarrowForm, token_numbers, widened
-from indb_tensile.learning.prepared_training import Prepared
-from indb_tensile.learning.preprocessor import Preprocessor
+from indb_tensile.learning.batches import shuffling
+from indb_tensile.learning.batches.batch_order import batches
+from indb_tensile.learning.encoding.narrow_rows import MOST_TOKENS, NarrowForm, token_numbers, widened
+from indb_tensile.learning.encoding.preprocessor import Preprocessor
+from indb_tensile.learning.training.prepared_training import Prepared
 from tests.learning.test_length_buckets import prepared
 
 single = st.floats(width=32, allow_nan=False)

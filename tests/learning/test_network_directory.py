@@ -12,10 +12,10 @@ import torch
 
 from indb_tensile.bench.harness.tiny_networks import tiny_network, write_directory
 from indb_tensile.errors import RequestError
-from indb_tensile.learning.artifacts import pack
-from indb_tensile.learning.network_directory import NetworkDirectory
-from indb_tensile.learning.registered_network import RegisteredNetwork
-from indb_tensile.learning.tensorstream import TensorSpec
+from indb_tensile.learning.models.artifacts import pack
+from indb_tensile.learning.networks.network_directory import NetworkDirectory
+from indb_tensile.learning.networks.registered_network import RegisteredNetwork
+from indb_tensile.learning.networks.tensorstream import TensorSpec
 from indb_tensile.request.pretrained_rules import FAMILIES
 
 WORDS = ("server", "query", "music", "player")

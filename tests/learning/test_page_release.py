@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from indb_tensile.learning.page_release import discard
+from indb_tensile.learning.storage.page_release import discard
 
 ROWS = 1 << 21
 

@@ -11,19 +11,19 @@ from torch.nn import functional
 
 from indb_tensile.errors import MissingError, RequestError
 from indb_tensile.job import JobSpec, Relation, Task
-from indb_tensile.learning.artifacts import ModelBundle, ModelPredictor
-from indb_tensile.learning.columns import TableData
-from indb_tensile.learning.pair_encoding import (
+from indb_tensile.learning.encoding.pair_encoding import (
     PairEncoding,
     item_numbers_of_rows,
     item_ranges,
     loss_targets,
     popularity_metrics,
 )
-from indb_tensile.learning.preparation import assemble
-from indb_tensile.learning.prepared_training import Prepared
-from indb_tensile.learning.side_recipe import of_features
-from indb_tensile.learning.two_towers import InBatchSoftmax, TwoTowers
+from indb_tensile.learning.encoding.side_recipe import of_features
+from indb_tensile.learning.models.artifacts import ModelBundle, ModelPredictor
+from indb_tensile.learning.networks.two_towers import InBatchSoftmax, TwoTowers
+from indb_tensile.learning.storage.columns import TableData
+from indb_tensile.learning.training.preparation import assemble
+from indb_tensile.learning.training.prepared_training import Prepared
 from tests.learning import pictures
 from tests.learning.tables import table
 from worker.training.publication import judge

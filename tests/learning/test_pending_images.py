@@ -12,13 +12,13 @@ import pytest
 
 from indb_tensile.errors import DataError
 from indb_tensile.job import JobSpec
-from indb_tensile.learning.batch_order import batches
-from indb_tensile.learning.batch_sources import TrainingSources, ordered_sources
-from indb_tensile.learning.columns import ColumnData, ColumnKind, TableData
-from indb_tensile.learning.encoded_parts import Part
-from indb_tensile.learning.preparation import assemble
-from indb_tensile.learning.prepared_training import Prepared
-from indb_tensile.learning.row_storage import MEMORY, FileStorage, RowStorage
+from indb_tensile.learning.batches.batch_order import batches
+from indb_tensile.learning.batches.batch_sources import TrainingSources, ordered_sources
+from indb_tensile.learning.encoding.encoded_parts import Part
+from indb_tensile.learning.storage.columns import ColumnData, ColumnKind, TableData
+from indb_tensile.learning.storage.row_storage import MEMORY, FileStorage, RowStorage
+from indb_tensile.learning.training.preparation import assemble
+from indb_tensile.learning.training.prepared_training import Prepared
 from tests.learning import pictures, tables
 
 ROWS = 500  # some 350 of them train, and only 256 are decoded before the training

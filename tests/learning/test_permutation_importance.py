@@ -5,20 +5,20 @@ import pytest
 from sklearn.inspection import permutation_importance as sklearn_importance
 
 from indb_tensile.job import Task
-from indb_tensile.learning import held_out_importance
-from indb_tensile.learning.artifacts import ModelPredictor
-from indb_tensile.learning.held_out_importance import stored_importance
-from indb_tensile.learning.model_metrics import evaluate
-from indb_tensile.learning.permutation_importance import (
+from indb_tensile.learning.evaluation.model_metrics import evaluate
+from indb_tensile.learning.evaluation.permutation_importance import (
     Importance,
     importance_of,
     permutation_importance,
     permuted_columns,
 )
-from indb_tensile.learning.preparation import assemble
-from indb_tensile.learning.prepared_training import Prepared
-from indb_tensile.learning.row_sample import RowSample
-from indb_tensile.learning.single_metric import single_metric
+from indb_tensile.learning.evaluation.single_metric import single_metric
+from indb_tensile.learning.models.artifacts import ModelPredictor
+from indb_tensile.learning.reports import held_out_importance
+from indb_tensile.learning.reports.held_out_importance import stored_importance
+from indb_tensile.learning.storage.row_sample import RowSample
+from indb_tensile.learning.training.preparation import assemble
+from indb_tensile.learning.training.prepared_training import Prepared
 from indb_tensile.request.task_rules import METRICS
 from tests.learning.tables import bundle, spec, table, train
 

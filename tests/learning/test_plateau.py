@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from indb_tensile.errors import DataError, RequestError
 from indb_tensile.job import Task
-from indb_tensile.learning.plateau import Plateau
-from indb_tensile.learning.preparation import assemble
+from indb_tensile.learning.training.plateau import Plateau
+from indb_tensile.learning.training.preparation import assemble
 from tests.learning.tables import spec, table
 
 

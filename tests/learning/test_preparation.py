@@ -11,11 +11,11 @@ from torch import nn
 
 from indb_tensile.errors import DataError, MissingError, RequestError
 from indb_tensile.job import Relation, Task
-from indb_tensile.learning import datasets
-from indb_tensile.learning.batch_order import batch_plan, batches, ordered_batches
-from indb_tensile.learning.encoded_parts import Part
-from indb_tensile.learning.hyperparams import TrainingSettings
-from indb_tensile.learning.preparation import assemble, prepare
+from indb_tensile.learning.batches.batch_order import batch_plan, batches, ordered_batches
+from indb_tensile.learning.encoding.encoded_parts import Part
+from indb_tensile.learning.networks.hyperparams import TrainingSettings
+from indb_tensile.learning.relation import datasets
+from indb_tensile.learning.training.preparation import assemble, prepare
 from tests.conftest import Database
 from tests.learning.tables import sample, score, spec, table, train
 

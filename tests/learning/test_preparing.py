@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 
 from indb_tensile.job import Task
-from indb_tensile.learning.columns import Column, ColumnData, ColumnKind, CopyEncoding, TableData
-from indb_tensile.learning.preparation import assemble
-from indb_tensile.learning.splits import row_hashes
+from indb_tensile.learning.storage.columns import Column, ColumnData, ColumnKind, CopyEncoding, TableData
+from indb_tensile.learning.storage.splits import row_hashes
+from indb_tensile.learning.training.preparation import assemble
 from tests.learning.tables import spec
 
 ROWS, COLUMNS = 400_000, 20

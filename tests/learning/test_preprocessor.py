@@ -13,14 +13,14 @@ from sklearn.preprocessing import StandardScaler
 
 from indb_tensile.errors import DatabaseError, DataError, MissingError, RequestError
 from indb_tensile.job import Task
-from indb_tensile.learning.columns import Column, ColumnData, ColumnKind, ColumnRows, CopyEncoding
-from indb_tensile.learning.encoders import Arrays
-from indb_tensile.learning.feature_options import FeatureOptions
-from indb_tensile.learning.jsonrows import column_of
-from indb_tensile.learning.preprocessor import Preprocessor, choose_features
-from indb_tensile.learning.preprocessor_fitting import fit
-from indb_tensile.learning.targets import TargetEncoding
-from indb_tensile.learning.text_encoders import TextFacts
+from indb_tensile.learning.decoding.jsonrows import column_of
+from indb_tensile.learning.encoding.encoders import Arrays
+from indb_tensile.learning.encoding.feature_options import FeatureOptions
+from indb_tensile.learning.encoding.preprocessor import Preprocessor, choose_features
+from indb_tensile.learning.encoding.targets import TargetEncoding
+from indb_tensile.learning.encoding.text_encoders import TextFacts
+from indb_tensile.learning.storage.columns import Column, ColumnData, ColumnKind, ColumnRows, CopyEncoding
+from indb_tensile.learning.training.preprocessor_fitting import fit
 
 TARGET = TargetEncoding(name="y", task=Task.REGRESSION, kind=ColumnKind.FLOAT, mean=10.0, scale=2.0)
 

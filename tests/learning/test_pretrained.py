@@ -12,14 +12,14 @@ from indb_tensile.bench.harness.tiny_networks import tiny_network
 from indb_tensile.errors import DatabaseError, RequestError
 from indb_tensile.executor.capture.optimizer import OptimizerSettings
 from indb_tensile.executor.capture.step_capture import CapturedStep, capture_training
-from indb_tensile.learning.architectures import stored_names
-from indb_tensile.learning.artifacts import ModelBundle, ModelPredictor
-from indb_tensile.learning.hyperparams import settings_of
-from indb_tensile.learning.preparation import assemble
-from indb_tensile.learning.prepared_training import Prepared
-from indb_tensile.learning.pretrained_vectors import PretrainedVectors
-from indb_tensile.learning.registered_network import RegisteredNetwork
-from indb_tensile.learning.starting_weights import StartingWeights
+from indb_tensile.learning.models.artifacts import ModelBundle, ModelPredictor
+from indb_tensile.learning.networks.architectures import stored_names
+from indb_tensile.learning.networks.hyperparams import settings_of
+from indb_tensile.learning.networks.pretrained_vectors import PretrainedVectors
+from indb_tensile.learning.networks.registered_network import RegisteredNetwork
+from indb_tensile.learning.training.preparation import assemble
+from indb_tensile.learning.training.prepared_training import Prepared
+from indb_tensile.learning.training.starting_weights import StartingWeights
 from indb_tensile.request.pretrained_rules import FAMILIES
 from indb_tensile.scheduler.graph import Role
 from tests.learning.tables import bundle, score, spec, train

@@ -7,8 +7,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from indb_tensile.learning.jsonrows import text
-from indb_tensile.learning.probability_texts import probability_texts
+from indb_tensile.learning.decoding.jsonrows import text
+from indb_tensile.learning.evaluation.probability_texts import probability_texts
 
 _LABELS = st.text() | st.sampled_from(["a:nan", "%s", "topic:nano", '"'])
 

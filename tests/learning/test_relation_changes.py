@@ -9,9 +9,9 @@ from indb_tensile.errors import (
     MissingError,
     TableBusyError,
 )
-from indb_tensile.learning.columns import Column
-from indb_tensile.learning.locked_relation import ReadLimits
-from indb_tensile.learning.relation_reader import describe, read
+from indb_tensile.learning.relation.locked_relation import ReadLimits
+from indb_tensile.learning.relation.relation_reader import describe, read
+from indb_tensile.learning.storage.columns import Column
 from tests.conftest import Database
 from tests.learning.relations import all_columns, relation
 

@@ -10,9 +10,9 @@ from indb_tensile.errors import (
     InvariantError,
 )
 from indb_tensile.job import Relation
-from indb_tensile.learning.columns import ColumnKind
-from indb_tensile.learning.jsonrows import column_of, number
-from indb_tensile.learning.relation_reader import describe, read
+from indb_tensile.learning.decoding.jsonrows import column_of, number
+from indb_tensile.learning.relation.relation_reader import describe, read
+from indb_tensile.learning.storage.columns import ColumnKind
 from tests.conftest import Database
 from tests.learning.relations import all_columns, read_all, relation
 

@@ -9,8 +9,8 @@ from indb_tensile.errors import (
     RequestError,
 )
 from indb_tensile.job import Relation
-from indb_tensile.learning.locked_relation import ProtectedError, ReadLimits, UnreadableError
-from indb_tensile.learning.relation_reader import read
+from indb_tensile.learning.relation.locked_relation import ProtectedError, ReadLimits, UnreadableError
+from indb_tensile.learning.relation.relation_reader import read
 from indb_tensile.request import copyable_relation
 from tests.conftest import Database
 from tests.learning.relations import all_columns, read_all, relation

@@ -9,9 +9,9 @@ from torch import nn
 from indb_tensile.errors import HostMemoryError, MemoryLimitError, RequestError
 from indb_tensile.executor.capture.optimizer import OptimizerSettings
 from indb_tensile.executor.capture.step_capture import capture_training
-from indb_tensile.learning.hyperparams import TrainingSettings
-from indb_tensile.learning.preparation import assemble
-from indb_tensile.learning.requirements import AvailableMemory, Requirements
+from indb_tensile.learning.networks.hyperparams import TrainingSettings
+from indb_tensile.learning.networks.requirements import AvailableMemory, Requirements
+from indb_tensile.learning.training.preparation import assemble
 from indb_tensile.scheduler.judges.peak_bound import least_bytes
 from tests.device.preloaded import run
 from tests.learning.tables import sample, spec

@@ -3,8 +3,8 @@
 import numpy as np
 
 from indb_tensile.job import Task
-from indb_tensile.learning.preparation import assemble
-from indb_tensile.learning.result_report import report_result
+from indb_tensile.learning.reports.result_report import report_result
+from indb_tensile.learning.training.preparation import assemble
 from tests.learning.tables import sample, spec
 
 

@@ -17,29 +17,21 @@ import torch
 
 from indb_tensile.errors import DataError, RowFileError
 from indb_tensile.job import JobSpec, Task
-from indb_tensile.learning import (
-    datareport,
-    documents,
-    encoded_parts,
-    encoders,
-    moments,
-    row_weights,
-    scalings,
-    shuffling,
-    splits,
-    targets,
-    text_encoders,
-)
-from indb_tensile.learning.batch_order import batches
-from indb_tensile.learning.batch_prefetch import BatchPrefetcher
-from indb_tensile.learning.block_cache import BlockCache
-from indb_tensile.learning.byte_strings import StoredTexts
-from indb_tensile.learning.encoded_parts import Part
-from indb_tensile.learning.locked_relation import ReadLimits
-from indb_tensile.learning.memory_estimate import RowMemoryLimits
-from indb_tensile.learning.preparation import prepare
-from indb_tensile.learning.prepared_training import Prepared
-from indb_tensile.learning.row_storage import FileStorage, RowStorage
+from indb_tensile.learning.batches import shuffling
+from indb_tensile.learning.batches.batch_order import batches
+from indb_tensile.learning.batches.batch_prefetch import BatchPrefetcher
+from indb_tensile.learning.decoding import documents
+from indb_tensile.learning.encoding import encoded_parts, encoders, row_weights, scalings, targets, text_encoders
+from indb_tensile.learning.encoding.encoded_parts import Part
+from indb_tensile.learning.relation.locked_relation import ReadLimits
+from indb_tensile.learning.relation.memory_estimate import RowMemoryLimits
+from indb_tensile.learning.reports import datareport
+from indb_tensile.learning.storage import moments, splits
+from indb_tensile.learning.storage.block_cache import BlockCache
+from indb_tensile.learning.storage.byte_strings import StoredTexts
+from indb_tensile.learning.storage.row_storage import FileStorage, RowStorage
+from indb_tensile.learning.training.preparation import prepare
+from indb_tensile.learning.training.prepared_training import Prepared
 from tests.conftest import Database
 from tests.learning.relations import relation
 from tests.nightly import nightly_unless

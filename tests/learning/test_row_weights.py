@@ -10,11 +10,11 @@ from torch.nn import functional
 
 from indb_tensile.errors import RequestError
 from indb_tensile.job import Task
-from indb_tensile.learning.encoded_parts import Part
-from indb_tensile.learning.packed_targets import pack
-from indb_tensile.learning.preparation import assemble
-from indb_tensile.learning.prepared_training import Prepared
-from indb_tensile.learning.weighted_losses import WeightedCrossEntropy, WeightedSquares
+from indb_tensile.learning.encoding.encoded_parts import Part
+from indb_tensile.learning.encoding.packed_targets import pack
+from indb_tensile.learning.networks.weighted_losses import WeightedCrossEntropy, WeightedSquares
+from indb_tensile.learning.training.preparation import assemble
+from indb_tensile.learning.training.prepared_training import Prepared
 from tests.learning.tables import score, spec, table, train
 
 ROWS = 300

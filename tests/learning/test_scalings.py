@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from sklearn.preprocessing import PowerTransformer
 
-from indb_tensile.learning import moments
-from indb_tensile.learning.columns import ColumnData, ColumnKind, ColumnRows
-from indb_tensile.learning.encoders import Numbers
-from indb_tensile.learning.moments import most_frequent
-from indb_tensile.learning.row_storage import MEMORY
-from indb_tensile.learning.scalings import fit_scaling
+from indb_tensile.learning.encoding.encoders import Numbers
+from indb_tensile.learning.encoding.scalings import fit_scaling
+from indb_tensile.learning.storage import moments
+from indb_tensile.learning.storage.columns import ColumnData, ColumnKind, ColumnRows
+from indb_tensile.learning.storage.moments import most_frequent
+from indb_tensile.learning.storage.row_storage import MEMORY
 
 _SKEWED = np.exp(np.random.default_rng(3).normal(size=500) * 2) - 1
 

@@ -13,20 +13,20 @@ from sklearn import metrics
 from indb_tensile.bench.harness.sample_tables import make_table
 from indb_tensile.errors import DataError, RequestError
 from indb_tensile.job import JobSpec, Relation, Task
-from indb_tensile.learning import vector_metrics
-from indb_tensile.learning.artifacts import ModelBundle, ModelPredictor
-from indb_tensile.learning.coded_texts import CodedTexts, TextCodes
-from indb_tensile.learning.columns import ColumnData, ColumnKind
-from indb_tensile.learning.comparison import why_incomparable
-from indb_tensile.learning.jsonrows import column_of
-from indb_tensile.learning.label_texts import array_element, label_sets
-from indb_tensile.learning.model_metrics import evaluate
-from indb_tensile.learning.preparation import assemble
-from indb_tensile.learning.prepared_training import Prepared
-from indb_tensile.learning.row_storage import FileStorage
-from indb_tensile.learning.starting_weights import StartingWeights
-from indb_tensile.learning.target_columns import combined
-from indb_tensile.learning.targets import LinkFunction, TargetEncoding, fit_target, labeled
+from indb_tensile.learning.decoding.jsonrows import column_of
+from indb_tensile.learning.encoding.label_texts import array_element, label_sets
+from indb_tensile.learning.encoding.target_columns import combined
+from indb_tensile.learning.encoding.targets import LinkFunction, TargetEncoding, fit_target, labeled
+from indb_tensile.learning.evaluation.model_metrics import evaluate
+from indb_tensile.learning.metrics import vector_metrics
+from indb_tensile.learning.models.artifacts import ModelBundle, ModelPredictor
+from indb_tensile.learning.models.comparison import why_incomparable
+from indb_tensile.learning.storage.coded_texts import CodedTexts, TextCodes
+from indb_tensile.learning.storage.columns import ColumnData, ColumnKind
+from indb_tensile.learning.storage.row_storage import FileStorage
+from indb_tensile.learning.training.preparation import assemble
+from indb_tensile.learning.training.prepared_training import Prepared
+from indb_tensile.learning.training.starting_weights import StartingWeights
 from indb_tensile.request.task_rules import named_targets, target_names, target_text
 
 DRAWN = np.random.default_rng(3)

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile.job import Task
-from indb_tensile.learning.baseline_input import baseline_input
-from indb_tensile.learning.preparation import assemble
-from indb_tensile.learning.shapley_values import EXACT_COLUMNS, MOST_PAIRS, shapley_game
+from indb_tensile.learning.encoding.baseline_input import baseline_input
+from indb_tensile.learning.evaluation.shapley_values import EXACT_COLUMNS, MOST_PAIRS, shapley_game
+from indb_tensile.learning.training.preparation import assemble
 from tests.learning.tables import spec, table
 
 

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from sklearn import metrics
 
 from indb_tensile.job import Task
-from indb_tensile.learning.model_metrics import evaluate, evaluate_classes, probabilities
-from indb_tensile.learning.output_report import output_report
-from indb_tensile.learning.preparation import assemble
-from indb_tensile.learning.prepared_training import Prepared
-from indb_tensile.learning.single_label import label_rows
-from indb_tensile.learning.single_metric import single_metric
-from indb_tensile.learning.vector_metrics import label_metrics
+from indb_tensile.learning.evaluation.model_metrics import evaluate, evaluate_classes, probabilities
+from indb_tensile.learning.evaluation.output_report import output_report
+from indb_tensile.learning.evaluation.single_label import label_rows
+from indb_tensile.learning.evaluation.single_metric import single_metric
+from indb_tensile.learning.metrics.vector_metrics import label_metrics
+from indb_tensile.learning.training.preparation import assemble
+from indb_tensile.learning.training.prepared_training import Prepared
 from indb_tensile.request.figure_rules import METRIC_OF_LABEL
 from indb_tensile.request.task_rules import METRICS
 from tests.learning.tables import spec, table

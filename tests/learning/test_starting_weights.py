@@ -9,11 +9,11 @@ import torch
 
 from indb_tensile.errors import RequestError
 from indb_tensile.job import Task
-from indb_tensile.learning.columns import TableData
-from indb_tensile.learning.preparation import assemble
-from indb_tensile.learning.prepared_training import Prepared
-from indb_tensile.learning.preprocessor import Preprocessor
-from indb_tensile.learning.starting_weights import StartingWeights
+from indb_tensile.learning.encoding.preprocessor import Preprocessor
+from indb_tensile.learning.storage.columns import TableData
+from indb_tensile.learning.training.preparation import assemble
+from indb_tensile.learning.training.prepared_training import Prepared
+from indb_tensile.learning.training.starting_weights import StartingWeights
 from tests.learning.tables import bundle, spec, table, train
 
 COLUMNS = [

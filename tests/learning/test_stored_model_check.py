@@ -8,8 +8,8 @@ import pytest
 
 from indb_tensile.errors import TensileError
 from indb_tensile.job import Task
-from indb_tensile.learning.preparation import assemble
-from indb_tensile.learning.stored_model_check import check_stored_model
+from indb_tensile.learning.models.stored_model_check import check_stored_model
+from indb_tensile.learning.training.preparation import assemble
 from tests.learning.tables import bundle, sample, spec
 
 Stored = dict[str, Any]

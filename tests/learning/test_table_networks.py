@@ -12,13 +12,13 @@ from torch import nn
 from indb_tensile.bench.harness.sample_tables import make_table
 from indb_tensile.errors import RequestError
 from indb_tensile.job import JobSpec, Relation, Task
-from indb_tensile.learning.architectures import build, without_layout
-from indb_tensile.learning.artifacts import ModelBundle, ModelPredictor
-from indb_tensile.learning.columns import ColumnData, ColumnKind
-from indb_tensile.learning.preparation import assemble
-from indb_tensile.learning.prepared_training import Prepared
-from indb_tensile.learning.row_embeddings import CategoryEmbedding, PiecewiseLinearEmbedding, fit_embeddings
-from indb_tensile.learning.tabm import MemberLoss, TabM
+from indb_tensile.learning.models.artifacts import ModelBundle, ModelPredictor
+from indb_tensile.learning.networks.architectures import build, without_layout
+from indb_tensile.learning.networks.row_embeddings import CategoryEmbedding, PiecewiseLinearEmbedding, fit_embeddings
+from indb_tensile.learning.networks.tabm import MemberLoss, TabM
+from indb_tensile.learning.storage.columns import ColumnData, ColumnKind
+from indb_tensile.learning.training.preparation import assemble
+from indb_tensile.learning.training.prepared_training import Prepared
 from indb_tensile.request.network_rules import (
     NUMBER_EMBEDDINGS,
     TABLE_ARCHITECTURES,

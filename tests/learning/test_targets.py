@@ -7,9 +7,9 @@ import pytest
 
 from indb_tensile.errors import DataError, RequestError
 from indb_tensile.job import Task
-from indb_tensile.learning.columns import ColumnKind
-from indb_tensile.learning.jsonrows import column_of
-from indb_tensile.learning.targets import LinkFunction, TargetEncoding, fit_target, label_text, labeled
+from indb_tensile.learning.decoding.jsonrows import column_of
+from indb_tensile.learning.encoding.targets import LinkFunction, TargetEncoding, fit_target, label_text, labeled
+from indb_tensile.learning.storage.columns import ColumnKind
 
 
 def fitted(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from indb_tensile.errors import DataError
-from indb_tensile.learning.tensorstream import TensorSpec, stream
+from indb_tensile.learning.networks.tensorstream import TensorSpec, stream
 
 TYPES = (
     torch.bool,

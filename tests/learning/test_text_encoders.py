@@ -4,16 +4,16 @@ import numpy as np
 import pytest
 
 from indb_tensile.job import Task
-from indb_tensile.learning.columns import ColumnKind, ColumnRows
-from indb_tensile.learning.feature_options import FeatureOptions
-from indb_tensile.learning.jsonrows import column_of
-from indb_tensile.learning.moments import Matrix
-from indb_tensile.learning.preparation import assemble
-from indb_tensile.learning.preprocessor import Preprocessor
-from indb_tensile.learning.preprocessor_fitting import fit
-from indb_tensile.learning.row_storage import row_blocks
-from indb_tensile.learning.targets import fit_target
-from indb_tensile.learning.text_encoders import Goal, Hashed, LabelSets, TargetMeans
+from indb_tensile.learning.decoding.jsonrows import column_of
+from indb_tensile.learning.encoding.feature_options import FeatureOptions
+from indb_tensile.learning.encoding.preprocessor import Preprocessor
+from indb_tensile.learning.encoding.targets import fit_target
+from indb_tensile.learning.encoding.text_encoders import Goal, Hashed, LabelSets, TargetMeans
+from indb_tensile.learning.storage.columns import ColumnKind, ColumnRows
+from indb_tensile.learning.storage.moments import Matrix
+from indb_tensile.learning.storage.row_storage import row_blocks
+from indb_tensile.learning.training.preparation import assemble
+from indb_tensile.learning.training.preprocessor_fitting import fit
 from tests.learning.tables import spec, table
 
 TEXTS = ["m", "s", None, "l", "s", "x"]

@@ -13,10 +13,10 @@ import torch
 
 from indb_tensile.bench.harness.timm_networks import missing_package
 from indb_tensile.errors import RequestError, UnsupportedError
-from indb_tensile.learning.architectures import build
-from indb_tensile.learning.artifacts import ModelPredictor
-from indb_tensile.learning.preparation import assemble
-from indb_tensile.learning.prepared_training import Prepared
+from indb_tensile.learning.models.artifacts import ModelPredictor
+from indb_tensile.learning.networks.architectures import build
+from indb_tensile.learning.training.preparation import assemble
+from indb_tensile.learning.training.prepared_training import Prepared
 from tests.learning import pictures, tables
 from tests.learning.test_images import photos, prepared
 

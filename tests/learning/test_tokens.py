@@ -11,16 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile.errors import DataError, RequestError
-from indb_tensile.learning import tokens
-from indb_tensile.learning.architectures import build
-from indb_tensile.learning.artifacts import ModelPredictor
-from indb_tensile.learning.columns import ColumnKind, ColumnRows, TableData
-from indb_tensile.learning.jsonrows import column_of
-from indb_tensile.learning.preparation import assemble
-from indb_tensile.learning.prepared_training import Prepared
-from indb_tensile.learning.preprocessor import Preprocessor
-from indb_tensile.learning.starting_weights import StartingWeights
-from indb_tensile.learning.tokens import MISSING, Tokens
+from indb_tensile.learning.decoding.jsonrows import column_of
+from indb_tensile.learning.encoding import tokens
+from indb_tensile.learning.encoding.preprocessor import Preprocessor
+from indb_tensile.learning.encoding.tokens import MISSING, Tokens
+from indb_tensile.learning.models.artifacts import ModelPredictor
+from indb_tensile.learning.networks.architectures import build
+from indb_tensile.learning.storage.columns import ColumnKind, ColumnRows, TableData
+from indb_tensile.learning.training.preparation import assemble
+from indb_tensile.learning.training.prepared_training import Prepared
+from indb_tensile.learning.training.starting_weights import StartingWeights
 from indb_tensile.request.network_rules import TABLE_ARCHITECTURES, TEXT_ENCODERS
 from tests.learning.tables import bundle, score, spec, table, train
 from tests.nightly import nightly_unless

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from indb_tensile.learning.training_length import batch_size, epochs, patience
+from indb_tensile.learning.networks.training_length import batch_size, epochs, patience
 
 ROWS = st.integers(2, 10**9)
 

@@ -9,11 +9,11 @@ from torch import nn
 
 from indb_tensile.errors import DataError, RequestError
 from indb_tensile.job import Task
-from indb_tensile.learning.hyperparams import TrainingSettings
-from indb_tensile.learning.packed_targets import pack
-from indb_tensile.learning.preparation import assemble
-from indb_tensile.learning.prepared_training import Prepared
-from indb_tensile.learning.weighted_losses import loss_of
+from indb_tensile.learning.encoding.packed_targets import pack
+from indb_tensile.learning.networks.hyperparams import TrainingSettings
+from indb_tensile.learning.networks.weighted_losses import loss_of
+from indb_tensile.learning.training.preparation import assemble
+from indb_tensile.learning.training.prepared_training import Prepared
 from tests.learning.tables import bundle, score, spec, table, train
 
 CLASSES = torch.tensor([0, 2, 1, 2])

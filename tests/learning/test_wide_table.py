@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from indb_tensile.job import JobSpec, Task
-from indb_tensile.learning.preparation import prepare
+from indb_tensile.learning.training.preparation import prepare
 from tests.conftest import Database
 from tests.learning.relations import relation
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from indb_tensile import sql_api
 from indb_tensile.errors import RequestError
-from indb_tensile.learning.architectures import build_without_memory
+from indb_tensile.learning.networks.architectures import build_without_memory
 from indb_tensile.request.network_rules import DEEPEST_LAYERS, LAYERS, check_architecture, check_layers
 from tests.sql_api.fakes import plpy_with
 

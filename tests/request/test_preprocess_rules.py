@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from indb_tensile.errors import RequestError
-from indb_tensile.learning.columns import ColumnKind
+from indb_tensile.learning.storage.columns import ColumnKind
 from indb_tensile.request.preprocess_rules import PREPROCESS, check_preprocess, check_preprocess_columns
 
 FEATURES = {"n": "float", "i": "integer", "b": "boolean", "w": "text", "d": "time", "v": "array"}

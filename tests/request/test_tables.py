@@ -5,10 +5,10 @@ from pathlib import Path
 
 import indb_tensile
 from indb_tensile.job import Task
-from indb_tensile.learning.columns import ColumnKind
-from indb_tensile.learning.copy_encodings import of_column
-from indb_tensile.learning.layers import _BUILDERS
-from indb_tensile.learning.requirements import _STATES
+from indb_tensile.learning.decoding.copy_encodings import of_column
+from indb_tensile.learning.networks.layers import _BUILDERS
+from indb_tensile.learning.networks.requirements import _STATES
+from indb_tensile.learning.storage.columns import ColumnKind
 from indb_tensile.request.column_types import KIND_OF_TYPE
 from indb_tensile.request.hyperparam_rules import HYPERPARAMS, ONLY_WITH
 from indb_tensile.request.network_rules import LAYERS

@@ -13,9 +13,9 @@ import pytest
 
 from indb_tensile.catalog.reader_connection import open_reader
 from indb_tensile.job import Relation
-from indb_tensile.learning.columns import TableData
-from indb_tensile.learning.locked_relation import UnreadableError
-from indb_tensile.learning.relation_reader import read
+from indb_tensile.learning.relation.locked_relation import UnreadableError
+from indb_tensile.learning.relation.relation_reader import read
+from indb_tensile.learning.storage.columns import TableData
 from indb_tensile.request import copyable_relation
 from tests.conftest import Database
 

@@ -11,7 +11,7 @@ from psycopg import sql
 from indb_tensile.catalog import snapshots
 from indb_tensile.errors import MissingError
 from indb_tensile.job import JobId, JobSpec, Relation, Task
-from indb_tensile.learning.preparation import prepare
+from indb_tensile.learning.training.preparation import prepare
 from tests.catalog.enqueue import enqueue, specification
 from tests.conftest import Database
 from tests.security.test_snapshots import job_on, refused, seal

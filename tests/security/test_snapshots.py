@@ -14,7 +14,7 @@ from psycopg.types.json import Jsonb
 from indb_tensile.catalog import snapshots
 from indb_tensile.errors import PrivilegeError
 from indb_tensile.job import JobSpec, Relation, Task
-from indb_tensile.learning.preparation import prepare
+from indb_tensile.learning.training.preparation import prepare
 from tests.catalog.enqueue import enqueue, specification
 from tests.conftest import Database
 

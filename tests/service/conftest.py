@@ -19,9 +19,9 @@ from indb_tensile.catalog.reader_connection import open_reader
 from indb_tensile.cluster import Cluster
 from indb_tensile.controller.fork_client import ForkedProcess, ForkServer
 from indb_tensile.job import ClaimedJob, ModelVersionId, WorkerId
-from indb_tensile.learning.artifacts import ModelPredictor
-from indb_tensile.learning.preparation import prepare
-from indb_tensile.learning.prepared_training import Prepared
+from indb_tensile.learning.models.artifacts import ModelPredictor
+from indb_tensile.learning.training.preparation import prepare
+from indb_tensile.learning.training.prepared_training import Prepared
 from tests.conftest import Database, fresh_database
 from tests.learning.tables import bundle
 from worker.serving.identity import DatabaseIdentity, read_identity, socket_name

@@ -11,10 +11,10 @@ from typing import Any, Self
 import numpy as np
 
 from indb_tensile.errors import RequestError
-from indb_tensile.learning.columns import ColumnKind, Columns
-from indb_tensile.learning.encoded_rows import EncodedRows
-from indb_tensile.learning.jsonrows import column_of
-from indb_tensile.learning.shapley_values import ShapleyGame
+from indb_tensile.learning.decoding.jsonrows import column_of
+from indb_tensile.learning.evaluation.shapley_values import ShapleyGame
+from indb_tensile.learning.storage.columns import ColumnKind, Columns
+from indb_tensile.learning.storage.encoded_rows import EncodedRows
 from worker.serving.answers import SCORE, Scored
 from worker.serving.identity import DatabaseIdentity
 from worker.serving.service_frames import RequestBuffer, frame, split_body

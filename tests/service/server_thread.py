@@ -9,7 +9,7 @@ from typing import Any
 
 from indb_tensile.errors import DataError
 from indb_tensile.job import ModelVersionId
-from indb_tensile.learning.input_bins import InputBins
+from indb_tensile.learning.evaluation.input_bins import InputBins
 from worker.serving.dispatch import RequestDispatcher
 from worker.serving.endpoint import Endpoint
 from worker.serving.identity import DatabaseIdentity, IdentityCheck

@@ -3,8 +3,8 @@
 import math
 
 from indb_tensile.job import Task
-from indb_tensile.learning.artifacts import ModelPredictor
-from indb_tensile.learning.preparation import assemble
+from indb_tensile.learning.models.artifacts import ModelPredictor
+from indb_tensile.learning.training.preparation import assemble
 from tests.learning.tables import bundle, spec, table
 from worker.serving.answers import Answers
 from worker.serving.requests import PredictionKind

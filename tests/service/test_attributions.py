@@ -9,10 +9,10 @@ import pytest
 
 from indb_tensile.errors import RequestError
 from indb_tensile.job import ModelVersionId, Task
-from indb_tensile.learning.artifacts import ModelBundle, ModelPredictor
-from indb_tensile.learning.baseline_input import baseline_input
-from indb_tensile.learning.preparation import assemble
-from indb_tensile.learning.prepared_training import Prepared
+from indb_tensile.learning.encoding.baseline_input import baseline_input
+from indb_tensile.learning.models.artifacts import ModelBundle, ModelPredictor
+from indb_tensile.learning.training.preparation import assemble
+from indb_tensile.learning.training.prepared_training import Prepared
 from indb_tensile.request.network_rules import ARCHITECTURES
 from tests.learning.tables import bundle, spec, table
 from worker.serving.answers import Answers

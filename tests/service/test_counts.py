@@ -4,10 +4,10 @@ import numpy as np
 import psycopg
 import pytest
 
-from indb_tensile.learning.columns import ColumnKind
-from indb_tensile.learning.input_bins import read_bins
-from indb_tensile.learning.jsonrows import column_of
-from indb_tensile.learning.model_metrics import evaluate
+from indb_tensile.learning.decoding.jsonrows import column_of
+from indb_tensile.learning.evaluation.input_bins import read_bins
+from indb_tensile.learning.evaluation.model_metrics import evaluate
+from indb_tensile.learning.storage.columns import ColumnKind
 from tests.conftest import Database
 from worker.predicting.answer_rows import AnswerRows
 

@@ -13,8 +13,8 @@ from indb_tensile.device.hardware import PROCESSOR_SPEED
 from indb_tensile.errors import RequestError
 from indb_tensile.executor.latency.latency_predictor import MeasuredOperator, Predictor, train
 from indb_tensile.job import JobId, JobSpec, Relation, Task
-from indb_tensile.learning.preparation import assemble
-from indb_tensile.learning.prepared_training import Prepared
+from indb_tensile.learning.training.preparation import assemble
+from indb_tensile.learning.training.prepared_training import Prepared
 from indb_tensile.scheduler.admission.outlook import Outlook
 from indb_tensile.scheduler.completion.contention import of_cores
 from indb_tensile.scheduler.completion.demand import JobDemand, TradeOff

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from indb_tensile.bench.harness.tiny_networks import tiny_network
-from indb_tensile.learning.columns import ColumnKind
-from indb_tensile.learning.feature_options import FeatureOptions
+from indb_tensile.learning.encoding.feature_options import FeatureOptions
+from indb_tensile.learning.storage.columns import ColumnKind
 from tests.learning.test_length_buckets import TOKENS, WORDS, prepared
 from worker.serving.foretold_lengths import ForetoldLengths, SampledTexts
 from worker.serving.requests import ColumnSummary

@@ -10,9 +10,9 @@ import pytest
 
 from indb_tensile.errors import RequestError
 from indb_tensile.job import ModelVersionId
-from indb_tensile.learning.encoded_rows import EncodedRows
-from indb_tensile.learning.permutation_importance import permuted_rows
-from indb_tensile.learning.row_sample import RowSample
+from indb_tensile.learning.evaluation.permutation_importance import permuted_rows
+from indb_tensile.learning.storage.encoded_rows import EncodedRows
+from indb_tensile.learning.storage.row_sample import RowSample
 from worker.serving.importance import importance_rows
 from worker.serving.prediction_batches import Batches
 from worker.serving.requests import Evaluate, Figure, FigureOptions

@@ -14,8 +14,8 @@ from indb_tensile.catalog.drift import InputAmounts
 from indb_tensile.catalog.prediction_counts import PredictionCounts
 from indb_tensile.errors import DatabaseError
 from indb_tensile.job import ModelVersionId
-from indb_tensile.learning.columns import Columns
-from indb_tensile.learning.input_bins import InputBins, Measure
+from indb_tensile.learning.evaluation.input_bins import InputBins, Measure
+from indb_tensile.learning.storage.columns import Columns
 from tests.conftest import Database
 from worker.serving.count_sender import CountSender
 from worker.serving.input_counts import InputCounts

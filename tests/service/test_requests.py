@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from indb_tensile.errors import DataError, RequestError
 from indb_tensile.job import JobSpec, ModelVersionId, Relation, Task
-from indb_tensile.learning.jsonrows import SqlRecord
+from indb_tensile.learning.decoding.jsonrows import SqlRecord
 from indb_tensile.sql_api.refusals import RefusalError
 from indb_tensile.sql_api.service_connection import page_of
 from worker.serving.requests import (

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from indb_tensile.learning.copyrows import Run, Segment
+from indb_tensile.learning.decoding.copyrows import Run, Segment
 from worker.serving.row_pages import MOST_ROWS, MOST_WAITING_BYTES, RowPages
 
 

@@ -11,8 +11,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from indb_tensile.errors import RequestError
-from indb_tensile.learning.artifacts import ModelPredictor
-from indb_tensile.learning.preparation import assemble
+from indb_tensile.learning.models.artifacts import ModelPredictor
+from indb_tensile.learning.training.preparation import assemble
 from indb_tensile.sql_api import predictions
 from tests.learning.tables import bundle, spec, table
 from worker.serving.answers import SCORE, Answers

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn import metrics
 
-from indb_tensile.learning import model_metrics
+from indb_tensile.learning.evaluation import model_metrics
 from worker.serving.answers import Scored
 from worker.serving.scores import ScoreFiles
 

@@ -18,10 +18,10 @@ from indb_tensile.catalog.connection import connect
 from indb_tensile.cluster import Cluster
 from indb_tensile.errors import MissingError
 from indb_tensile.job import Task
-from indb_tensile.learning.artifacts import ModelPredictor
-from indb_tensile.learning.class_figures import calibration_rows, confusion_rows, roc_rows
-from indb_tensile.learning.permutation_importance import permutation_importance
-from indb_tensile.learning.single_metric import single_metric
+from indb_tensile.learning.evaluation.class_figures import calibration_rows, confusion_rows, roc_rows
+from indb_tensile.learning.evaluation.permutation_importance import permutation_importance
+from indb_tensile.learning.evaluation.single_metric import single_metric
+from indb_tensile.learning.models.artifacts import ModelPredictor
 from tests.conftest import Database, fresh_database
 from worker import service as program
 

@@ -8,7 +8,7 @@ import pytest
 
 from indb_tensile.catalog.reader_connection import open_reader
 from indb_tensile.job import Relation
-from indb_tensile.learning.relation_reader import read
+from indb_tensile.learning.relation.relation_reader import read
 from tests.conftest import Database
 
 from .conftest import Published, Service, publish

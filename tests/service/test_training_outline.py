@@ -10,12 +10,12 @@ import torch
 
 from indb_tensile.errors import DataError, MissingError, RequestError
 from indb_tensile.job import JobSpec, Relation, Task
-from indb_tensile.learning.columns import ColumnData, ColumnKind
-from indb_tensile.learning.feature_options import FeatureOptions
-from indb_tensile.learning.jsonrows import column_of
-from indb_tensile.learning.preprocessor_fitting import fit
-from indb_tensile.learning.table_networks import WideAndDeep
-from indb_tensile.learning.targets import TargetEncoding
+from indb_tensile.learning.decoding.jsonrows import column_of
+from indb_tensile.learning.encoding.feature_options import FeatureOptions
+from indb_tensile.learning.encoding.targets import TargetEncoding
+from indb_tensile.learning.networks.table_networks import WideAndDeep
+from indb_tensile.learning.storage.columns import ColumnData, ColumnKind
+from indb_tensile.learning.training.preprocessor_fitting import fit
 from worker.serving.requests import ColumnSummary, Shares
 from worker.serving.training_outline import outline, width
 

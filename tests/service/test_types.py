@@ -9,9 +9,9 @@ import pytest
 
 from indb_tensile.catalog.reader_connection import open_reader
 from indb_tensile.job import Relation
-from indb_tensile.learning.columns import ColumnData, TableData
-from indb_tensile.learning.jsonrows import column_of
-from indb_tensile.learning.relation_reader import read
+from indb_tensile.learning.decoding.jsonrows import column_of
+from indb_tensile.learning.relation.relation_reader import read
+from indb_tensile.learning.storage.columns import ColumnData, TableData
 from tests.conftest import Database
 from tests.learning.test_copyvectors import IN_EXTENSION
 from worker.serving.answers import Answers

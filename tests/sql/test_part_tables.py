@@ -7,8 +7,8 @@ import pytest
 
 from indb_tensile.errors import MissingError, PrivilegeError
 from indb_tensile.job import JobId, JobSpec
-from indb_tensile.learning.preparation import prepare
-from indb_tensile.learning.prepared_training import Prepared
+from indb_tensile.learning.training.preparation import prepare
+from indb_tensile.learning.training.prepared_training import Prepared
 from tests.conftest import Database
 
 from .conftest import Connection, refused, value

@@ -11,7 +11,7 @@ from psycopg.types.json import Jsonb
 
 from indb_tensile.catalog import snapshots
 from indb_tensile.job import JobId, JobSpec, SnapshotTable
-from indb_tensile.learning.preparation import prepare
+from indb_tensile.learning.training.preparation import prepare
 from tests.conftest import Database
 
 from .conftest import Connection, Refused, Serve, refused, value

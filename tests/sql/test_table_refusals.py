@@ -2,7 +2,7 @@
 
 import pytest
 
-from indb_tensile.learning.learnable_rows import FEWEST_TRAIN_ROWS
+from indb_tensile.learning.training.learnable_rows import FEWEST_TRAIN_ROWS
 from indb_tensile.sql_api import first_rows
 
 from .conftest import Connection, Refused, refused, value

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from indb_tensile.learning.columns import ColumnData, ColumnKind
-from indb_tensile.learning.jsonrows import column_of
-from indb_tensile.learning.splits import Split, divide, draws, row_hashes
+from indb_tensile.learning.decoding.jsonrows import column_of
+from indb_tensile.learning.storage.columns import ColumnData, ColumnKind
+from indb_tensile.learning.storage.splits import Split, divide, draws, row_hashes
 from indb_tensile.request.split_rules import PARTS
 from indb_tensile.sql_api import split_membership
 

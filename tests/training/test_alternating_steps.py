@@ -16,10 +16,10 @@ from indb_tensile.executor.latency.calibrate import calibrate, unknown_signature
 from indb_tensile.executor.run.runner import Runner
 from indb_tensile.executor.run.state import State, restore_rng_state, rng_state
 from indb_tensile.job import JobId
-from indb_tensile.learning.batch_order import batches, ordered_batches
-from indb_tensile.learning.batch_prefetch import BatchPrefetcher
-from indb_tensile.learning.batch_sources import BatchShapes, TrainingSources, ordered_sources
-from indb_tensile.learning.prepared_training import Prepared
+from indb_tensile.learning.batches.batch_order import batches, ordered_batches
+from indb_tensile.learning.batches.batch_prefetch import BatchPrefetcher
+from indb_tensile.learning.batches.batch_sources import BatchShapes, TrainingSources, ordered_sources
+from indb_tensile.learning.training.prepared_training import Prepared
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.peak import LIVENESS, floor, peak
 from indb_tensile.scheduler.plan import Plan

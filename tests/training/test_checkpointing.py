@@ -14,7 +14,7 @@ from indb_tensile.catalog.connection import Session
 from indb_tensile.config import Settings
 from indb_tensile.errors import StorageError
 from indb_tensile.job import ClaimedJob
-from indb_tensile.learning.artifacts import Checkpoint
+from indb_tensile.learning.models.artifacts import Checkpoint
 from tests.catalog.enqueue import claim, enqueue, register
 from tests.conftest import Database
 from worker.training.checkpointing import Checkpointing

@@ -11,7 +11,7 @@ from indb_tensile.catalog.connection import Connection
 from indb_tensile.catalog.jobs import Progress
 from indb_tensile.errors import LostClaimError, StorageError
 from indb_tensile.job import ClaimedJob, Phase
-from indb_tensile.learning.artifacts import Checkpoint, SaveableCheckpoint
+from indb_tensile.learning.models.artifacts import Checkpoint, SaveableCheckpoint
 from indb_tensile.messages import Message, Progressed, TrainerLink
 from tests.catalog.enqueue import claim, enqueue, register
 from tests.conftest import Database

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from indb_tensile.job import Task
-from indb_tensile.learning.preparation import assemble
+from indb_tensile.learning.training.preparation import assemble
 from tests.learning.tables import sample, spec, table
 from tests.learning.test_length_buckets import prepared
 from worker.training.training_events import in_words, tell_columns, tell_settings, training_facts

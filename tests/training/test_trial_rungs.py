@@ -2,7 +2,7 @@
 
 import pytest
 
-from indb_tensile.learning.earlystop import EarlyStop
+from indb_tensile.learning.training.earlystop import EarlyStop
 from worker.training.trial_rungs import EpochFigures, compared_epochs, finite, published_figures, rung_epochs
 
 VALUES = ((0.5, 3.0), (0.75, 2.0), (0.625, 2.5))  # of the metric and the loss of three epochs

@@ -10,12 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from indb_tensile.job import Task
-from indb_tensile.learning.artifacts import ModelPredictor
-from indb_tensile.learning.copybinary import SIGNATURE
-from indb_tensile.learning.copyrows import Run, Segment
-from indb_tensile.learning.label_texts import label_sets
-from indb_tensile.learning.model_metrics import label_probabilities, probabilities
-from indb_tensile.learning.probability_texts import probability_texts, value_texts
+from indb_tensile.learning.decoding.copybinary import SIGNATURE
+from indb_tensile.learning.decoding.copyrows import Run, Segment
+from indb_tensile.learning.encoding.label_texts import label_sets
+from indb_tensile.learning.evaluation.model_metrics import label_probabilities, probabilities
+from indb_tensile.learning.evaluation.probability_texts import probability_texts, value_texts
+from indb_tensile.learning.models.artifacts import ModelPredictor
 
 HEADER = SIGNATURE + bytes(8)
 TRAILER = b"\xff\xff"

@@ -5,12 +5,12 @@ import re
 from collections.abc import Iterator, Sequence
 
 from indb_tensile.errors import RequestError
-from indb_tensile.learning.artifacts import ModelPredictor
-from indb_tensile.learning.columns import ColumnData
-from indb_tensile.learning.copybinary import Fields, SegmentDecoder
-from indb_tensile.learning.copyrows import Segment, grouped
-from indb_tensile.learning.input_bins import InputCounter
-from indb_tensile.learning.relation_scan import ScannedColumns
+from indb_tensile.learning.decoding.copybinary import Fields, SegmentDecoder
+from indb_tensile.learning.decoding.copyrows import Segment, grouped
+from indb_tensile.learning.evaluation.input_bins import InputCounter
+from indb_tensile.learning.models.artifacts import ModelPredictor
+from indb_tensile.learning.relation.relation_scan import ScannedColumns
+from indb_tensile.learning.storage.columns import ColumnData
 
 from .answer_rows import AnswerRows, joined, key_cells, parts_of
 

@@ -10,7 +10,7 @@ import psycopg
 from psycopg import sql
 
 from indb_tensile.catalog.connection import Connection
-from indb_tensile.learning.unchecked_texts import unchecked_texts
+from indb_tensile.learning.relation.unchecked_texts import unchecked_texts
 
 from .answer_rows import HEADER, TRAILER
 

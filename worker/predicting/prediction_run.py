@@ -18,11 +18,11 @@ from indb_tensile.catalog.drift import InputAmounts
 from indb_tensile.catalog.reader_connection import open_reader, reader_dsn
 from indb_tensile.errors import MissingError
 from indb_tensile.job import ClaimedJob, ModelVersionId, PredictInto, SnapshotTable
-from indb_tensile.learning.artifacts import ModelPredictor
-from indb_tensile.learning.copybinary import Fields, SegmentSink
-from indb_tensile.learning.copyrows import Segment
-from indb_tensile.learning.input_bins import InputCounter, read_bins
-from indb_tensile.learning.relation_scan import ScannedColumns, scan
+from indb_tensile.learning.decoding.copybinary import Fields, SegmentSink
+from indb_tensile.learning.decoding.copyrows import Segment
+from indb_tensile.learning.evaluation.input_bins import InputCounter, read_bins
+from indb_tensile.learning.models.artifacts import ModelPredictor
+from indb_tensile.learning.relation.relation_scan import ScannedColumns, scan
 from indb_tensile.messages import TrainerLink
 
 from ..stored_predictors import predictor_of

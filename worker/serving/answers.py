@@ -13,23 +13,28 @@ import numpy.typing as npt
 
 from indb_tensile.errors import InvariantError, RequestError
 from indb_tensile.job import Task
-from indb_tensile.learning.artifacts import ModelPredictor, Prediction
-from indb_tensile.learning.binary_rows import BinaryRows
-from indb_tensile.learning.class_figures import calibration_rows, confusion_rows, roc_rows
-from indb_tensile.learning.columns import Columns
-from indb_tensile.learning.encoded_rows import EncodedRows
-from indb_tensile.learning.forecast_encoding import ErrorSums, added
-from indb_tensile.learning.forecaster import Forecaster, SeriesRow
-from indb_tensile.learning.label_texts import label_sets
-from indb_tensile.learning.model_metrics import HIGHER_IS_BETTER, evaluate, label_probabilities, probabilities
-from indb_tensile.learning.output_report import output_report
-from indb_tensile.learning.permutation_importance import permuted_columns
-from indb_tensile.learning.preprocessor import NUMBERS
-from indb_tensile.learning.probability_texts import probability_texts, value_texts
-from indb_tensile.learning.row_columns import columns_of_rows
-from indb_tensile.learning.shapley_values import ShapleyGame, shapley_game
-from indb_tensile.learning.single_label import LABEL_METRICS
-from indb_tensile.learning.single_metric import single_metric
+from indb_tensile.learning.decoding.binary_rows import BinaryRows
+from indb_tensile.learning.encoding.forecast_encoding import ErrorSums, added
+from indb_tensile.learning.encoding.label_texts import label_sets
+from indb_tensile.learning.encoding.preprocessor import NUMBERS
+from indb_tensile.learning.encoding.row_columns import columns_of_rows
+from indb_tensile.learning.evaluation.class_figures import calibration_rows, confusion_rows, roc_rows
+from indb_tensile.learning.evaluation.model_metrics import (
+    HIGHER_IS_BETTER,
+    evaluate,
+    label_probabilities,
+    probabilities,
+)
+from indb_tensile.learning.evaluation.output_report import output_report
+from indb_tensile.learning.evaluation.permutation_importance import permuted_columns
+from indb_tensile.learning.evaluation.probability_texts import probability_texts, value_texts
+from indb_tensile.learning.evaluation.shapley_values import ShapleyGame, shapley_game
+from indb_tensile.learning.evaluation.single_label import LABEL_METRICS
+from indb_tensile.learning.evaluation.single_metric import single_metric
+from indb_tensile.learning.models.artifacts import ModelPredictor, Prediction
+from indb_tensile.learning.models.forecaster import Forecaster, SeriesRow
+from indb_tensile.learning.storage.columns import Columns
+from indb_tensile.learning.storage.encoded_rows import EncodedRows
 from indb_tensile.request.abbreviation import shown
 from indb_tensile.request.figure_rules import CLASS_FIGURES, METRIC_OF_LABEL, check_bins, figure_title
 from indb_tensile.request.task_rules import check_metric

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from indb_tensile.errors import RequestError
-from indb_tensile.learning.encoded_rows import rows_of_array
+from indb_tensile.learning.storage.encoded_rows import rows_of_array
 
 from .answers import INPUT, OUTPUTS
 from .prediction_batches import Batches, ServedModel

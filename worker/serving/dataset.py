@@ -4,7 +4,7 @@ from itertools import islice
 from typing import Any
 
 from indb_tensile.errors import RequestError
-from indb_tensile.learning import datasets
+from indb_tensile.learning.relation import datasets
 
 from .requests import Dataset
 

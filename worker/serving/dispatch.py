@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from indb_tensile.catalog.prediction_counts import PredictionCounts
 from indb_tensile.errors import InvariantError, TensileError
-from indb_tensile.learning.binary_rows import BinaryRows
+from indb_tensile.learning.decoding.binary_rows import BinaryRows
 
 from .answers import FORECAST
 from .attributions import attribution_rows

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from indb_tensile.errors import RequestError
-from indb_tensile.learning.row_sample import RowSample
+from indb_tensile.learning.storage.row_sample import RowSample
 
 from .answers import ENCODED, SCORE
 from .importance import importance_rows

@@ -22,7 +22,7 @@ from indb_tensile.executor.ranks.exchange_traffic import copy_loss_of, latencies
 from indb_tensile.executor.ranks.foretold_rank import foretold_rank
 from indb_tensile.executor.run.precision import with_precision
 from indb_tensile.job import JobId
-from indb_tensile.learning.registered_network import RegisteredNetwork
+from indb_tensile.learning.networks.registered_network import RegisteredNetwork
 from indb_tensile.scheduler.admission.outlook import Outlook, StartForecast, foretell_start
 from indb_tensile.scheduler.completion.demand import JobDemand
 from indb_tensile.scheduler.graph import StepGraph

@@ -1,7 +1,8 @@
 """Foretells the lengths of the batches of a training on texts, before its rows are read, from a sample of the texts.
 
-A training learns its tokens from all training rows, and chooses the lengths by them (learning/length_buckets.py).
-Here both are done with the sample alone, so the lengths and the shares of batches are estimates.
+A training learns its tokens from all training rows, and chooses the lengths by them
+(learning/batches/length_buckets.py). Here both are done with the sample alone, so the lengths and the shares of
+batches are estimates.
 """
 
 from collections.abc import Sequence
@@ -10,16 +11,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from indb_tensile.learning.columns import ColumnKind, ColumnRows
-from indb_tensile.learning.feature_options import TOKENS, FeatureOptions
-from indb_tensile.learning.jsonrows import column_of
-from indb_tensile.learning.length_buckets import batches_by_length, choose_lengths
-from indb_tensile.learning.network_tokens import BoundTokens, fit_network_tokens
-from indb_tensile.learning.preprocessor_fitting import fill_of
-from indb_tensile.learning.registered_network import RegisteredNetwork
-from indb_tensile.learning.text_encoders import filled
-from indb_tensile.learning.token_networks import longest_column
-from indb_tensile.learning.tokens import Tokens
+from indb_tensile.learning.batches.length_buckets import batches_by_length, choose_lengths
+from indb_tensile.learning.decoding.jsonrows import column_of
+from indb_tensile.learning.encoding.feature_options import TOKENS, FeatureOptions
+from indb_tensile.learning.encoding.network_tokens import BoundTokens, fit_network_tokens
+from indb_tensile.learning.encoding.text_encoders import filled
+from indb_tensile.learning.encoding.tokens import Tokens
+from indb_tensile.learning.networks.registered_network import RegisteredNetwork
+from indb_tensile.learning.networks.token_networks import longest_column
+from indb_tensile.learning.storage.columns import ColumnKind, ColumnRows
+from indb_tensile.learning.training.preprocessor_fitting import fill_of
 
 from .requests import ColumnSummary
 

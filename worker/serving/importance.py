@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from indb_tensile.errors import RequestError
-from indb_tensile.learning.encoded_rows import rows_of_array
-from indb_tensile.learning.permutation_importance import importance_of
-from indb_tensile.learning.row_sample import RowSample
+from indb_tensile.learning.evaluation.permutation_importance import importance_of
+from indb_tensile.learning.storage.encoded_rows import rows_of_array
+from indb_tensile.learning.storage.row_sample import RowSample
 
 from .answers import OUTPUTS
 from .prediction_batches import Batches, ServedModel

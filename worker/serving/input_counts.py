@@ -15,7 +15,7 @@ from typing import Any
 from indb_tensile.catalog.drift import InputAmounts
 from indb_tensile.errors import TensileError
 from indb_tensile.job import ModelVersionId
-from indb_tensile.learning.input_bins import InputBins, InputCounter
+from indb_tensile.learning.evaluation.input_bins import InputBins, InputCounter
 
 from .prediction_batches import ServedModel
 

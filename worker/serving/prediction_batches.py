@@ -26,9 +26,9 @@ import numpy.typing as npt
 
 from indb_tensile.errors import InvariantError, RequestError, UnavailableError
 from indb_tensile.job import ModelVersionId
-from indb_tensile.learning.columns import Columns
-from indb_tensile.learning.encoded_rows import EncodedRows
-from indb_tensile.learning.shapley_values import ShapleyGame
+from indb_tensile.learning.evaluation.shapley_values import ShapleyGame
+from indb_tensile.learning.storage.columns import Columns
+from indb_tensile.learning.storage.encoded_rows import EncodedRows
 
 from .requests import Figure, FigureOptions, RowError
 

@@ -9,10 +9,10 @@ import msgspec
 
 from indb_tensile.errors import RequestError, TensileError
 from indb_tensile.job import JobSpec, ModelVersionId
-from indb_tensile.learning.binary_rows import SentRecords
-from indb_tensile.learning.columns import CopyEncoding
-from indb_tensile.learning.copy_encodings import of_column
-from indb_tensile.learning.jsonrows import SqlRecord
+from indb_tensile.learning.decoding.binary_rows import SentRecords
+from indb_tensile.learning.decoding.copy_encodings import of_column
+from indb_tensile.learning.decoding.jsonrows import SqlRecord
+from indb_tensile.learning.storage.columns import CopyEncoding
 from indb_tensile.request.pair_sides import SIDES
 
 from .identity import DatabaseIdentity
@@ -215,7 +215,7 @@ class Features(Request, frozen=True, kw_only=True):
 
 
 class ColumnSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """Statistics of one column before its rows are read. `kind` is that of `learning/columns.py`.
+    """Statistics of one column before its rows are read. `kind` is that of `learning/storage/columns.py`.
 
     `distinct` is the number of distinct values in a sample (None for arrays); `shape` is the shape of one array.
     `heads` are the first bytes of some images in hexadecimal, with their headers. `texts` are some texts of a column

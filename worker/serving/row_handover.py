@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 
 from indb_tensile.errors import TensileError
-from indb_tensile.learning.binary_rows import CopiedRows
+from indb_tensile.learning.decoding.binary_rows import CopiedRows
 
 _MOST_WAITING = 4  # most groups of rows in memory that the event loop has not taken yet
 _STALL_S = 2.0  # a reader that waits this long for the event loop checks whether the session still wants the rows

@@ -6,7 +6,7 @@ page, and so would each table of a partitioned one.
 
 from collections.abc import Callable, Sequence
 
-from indb_tensile.learning.copyrows import Segment, grouped
+from indb_tensile.learning.decoding.copyrows import Segment, grouped
 
 MOST_ROWS = 4096  # equal to the most that a session sends in one request
 MOST_WAITING_BYTES = 2 << 20  # of rows that do not fill a page: equal to the size of a block

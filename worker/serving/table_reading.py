@@ -2,10 +2,10 @@
 
 The session has exported its snapshot, so the rows are those that it would read itself, and has locked the table. It
 asks only for plain tables that its own transaction has not written (sql_api/shared_reading.py). The reader trusts
-none of this: learning/relation_scan.py checks in the catalog that the session's role may select the columns, and that
-the relation, its partitions and its inheritance children are plain tables without row-level security. This module
-checks that the columns have the types that the session has named. COPY of a table evaluates no expressions, so no
-function of a user runs (learning/relation_reader.py).
+none of this: learning/relation/relation_scan.py checks in the catalog that the session's role may select the columns,
+and that the relation, its partitions and its inheritance children are plain tables without row-level security. This
+module checks that the columns have the types that the session has named. COPY of a table evaluates no expressions, so
+no function of a user runs (learning/relation/relation_reader.py).
 
 The reading ends when all rows are read, when the session's connection to the service closes, when the session's
 transaction ends, or when the session waits for a lock of this reader. It also ends if whether the session still wants
@@ -24,13 +24,13 @@ from indb_tensile.catalog.connection import Connection
 from indb_tensile.catalog.reader_connection import open_reader
 from indb_tensile.errors import DatabaseError, TensileError
 from indb_tensile.job import Relation
-from indb_tensile.learning.binary_rows import CopiedRows
-from indb_tensile.learning.columns import CopyEncoding
-from indb_tensile.learning.copybinary import SegmentSink
-from indb_tensile.learning.copyrows import Segment
-from indb_tensile.learning.locked_relation import ReadLimits
-from indb_tensile.learning.relation_scan import ScannedColumns, scan
-from indb_tensile.learning.relationsql import statement
+from indb_tensile.learning.decoding.binary_rows import CopiedRows
+from indb_tensile.learning.decoding.copybinary import SegmentSink
+from indb_tensile.learning.decoding.copyrows import Segment
+from indb_tensile.learning.relation.locked_relation import ReadLimits
+from indb_tensile.learning.relation.relation_scan import ScannedColumns, scan
+from indb_tensile.learning.relation.relationsql import statement
+from indb_tensile.learning.storage.columns import CopyEncoding
 
 from .requests import Read
 from .row_handover import ClosedError, RowHandover

@@ -6,7 +6,7 @@ Each reading takes a connection to the database, so a session beyond the bound r
 from collections.abc import Callable
 
 from indb_tensile.errors import TensileError, UnavailableError
-from indb_tensile.learning.binary_rows import CopiedRows
+from indb_tensile.learning.decoding.binary_rows import CopiedRows
 
 from .requests import Read
 from .table_reading import TableReading

@@ -15,27 +15,27 @@ from torch import nn
 
 from indb_tensile.errors import DataError, MissingError, RequestError
 from indb_tensile.job import JobSpec, Task
-from indb_tensile.learning import architectures
-from indb_tensile.learning.anomaly_scale import ERRORS_OF_PART
-from indb_tensile.learning.batch_order import batch_plan
-from indb_tensile.learning.columns import ColumnKind
-from indb_tensile.learning.decoded_images import chosen_form
-from indb_tensile.learning.encoders import TIME_PARTS
-from indb_tensile.learning.feature_options import EMBEDDED, TOKENS, FeatureOptions
-from indb_tensile.learning.forecast_encoding import QUANTILES, ForecastValues
-from indb_tensile.learning.forecast_table import forecast_columns
-from indb_tensile.learning.hyperparams import TrainingSettings, settings_of
-from indb_tensile.learning.image_decoding import ImageHeader, read_header
-from indb_tensile.learning.memory_estimate import text_numbers
-from indb_tensile.learning.narrow_rows import NarrowForm
-from indb_tensile.learning.network_choice import auto_reason, value_count
-from indb_tensile.learning.pair_encoding import item_ranges
-from indb_tensile.learning.preprocessor import SCALARS
-from indb_tensile.learning.registered_network import RegisteredNetwork
-from indb_tensile.learning.row_weights import WeightOptions
-from indb_tensile.learning.splits import Split
-from indb_tensile.learning.weighted_losses import loss_for
-from indb_tensile.learning.windows import WindowShape
+from indb_tensile.learning.batches.batch_order import batch_plan
+from indb_tensile.learning.encoding.anomaly_scale import ERRORS_OF_PART
+from indb_tensile.learning.encoding.decoded_images import chosen_form
+from indb_tensile.learning.encoding.encoders import TIME_PARTS
+from indb_tensile.learning.encoding.feature_options import EMBEDDED, TOKENS, FeatureOptions
+from indb_tensile.learning.encoding.forecast_encoding import QUANTILES, ForecastValues
+from indb_tensile.learning.encoding.image_decoding import ImageHeader, read_header
+from indb_tensile.learning.encoding.narrow_rows import NarrowForm
+from indb_tensile.learning.encoding.pair_encoding import item_ranges
+from indb_tensile.learning.encoding.preprocessor import SCALARS
+from indb_tensile.learning.encoding.row_weights import WeightOptions
+from indb_tensile.learning.forecasting.forecast_table import forecast_columns
+from indb_tensile.learning.forecasting.windows import WindowShape
+from indb_tensile.learning.networks import architectures
+from indb_tensile.learning.networks.hyperparams import TrainingSettings, settings_of
+from indb_tensile.learning.networks.registered_network import RegisteredNetwork
+from indb_tensile.learning.networks.weighted_losses import loss_for
+from indb_tensile.learning.relation.memory_estimate import text_numbers
+from indb_tensile.learning.storage.columns import ColumnKind
+from indb_tensile.learning.storage.splits import Split
+from indb_tensile.learning.training.network_choice import auto_reason, value_count
 from indb_tensile.request.network_rules import check_architecture
 
 from .foretold_lengths import ForetoldLengths, SampledTexts
@@ -266,7 +266,7 @@ def _outputs(task: Task, targets: list[ColumnSummary]) -> int:
 
 
 def width(column: ColumnSummary, options: FeatureOptions, means: int = 1) -> int:
-    """Return how many input numbers a column becomes, as `learning/preprocessor_fitting.py` encodes it.
+    """Return how many input numbers a column becomes, as `learning/training/preprocessor_fitting.py` encodes it.
 
     `means` is the number of means of the target for a text that is encoded by them.
     """

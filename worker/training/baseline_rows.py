@@ -15,8 +15,8 @@ from indb_tensile.catalog.connection import Session
 from indb_tensile.config import Settings
 from indb_tensile.errors import TensileError
 from indb_tensile.job import ModelVersionId
-from indb_tensile.learning.boosted_baseline import BaselineRows, rows_digest, why_no_baseline
-from indb_tensile.learning.prepared_training import Prepared
+from indb_tensile.learning.training.boosted_baseline import BaselineRows, rows_digest, why_no_baseline
+from indb_tensile.learning.training.prepared_training import Prepared
 
 from ..baseline_warning import warn_if_better
 

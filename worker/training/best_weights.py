@@ -14,7 +14,7 @@ from tempfile import TemporaryFile
 import torch
 
 from indb_tensile.config import MIB
-from indb_tensile.learning.tensorstream import TensorSpec, tensor_bytes
+from indb_tensile.learning.networks.tensorstream import TensorSpec, tensor_bytes
 
 log = logging.getLogger("trainer")
 

@@ -10,7 +10,7 @@ import psycopg
 from indb_tensile.backoff import Backoff
 from indb_tensile.catalog.fault_origin import server_message
 from indb_tensile.errors import LostClaimError, TensileError
-from indb_tensile.learning.artifacts import SaveableCheckpoint
+from indb_tensile.learning.models.artifacts import SaveableCheckpoint
 
 from .progress_writer import ProgressWriter
 

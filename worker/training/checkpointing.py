@@ -19,7 +19,7 @@ from indb_tensile.catalog.stored_checkpoints import StoredCheckpoint
 from indb_tensile.config import Settings
 from indb_tensile.errors import DatabaseError, StorageError
 from indb_tensile.job import CheckpointStore, ClaimedJob
-from indb_tensile.learning.artifacts import Checkpoint, SaveableCheckpoint
+from indb_tensile.learning.models.artifacts import Checkpoint, SaveableCheckpoint
 
 COST_FACTOR = 9  # training between two checkpoints takes 9 times as long as one, so checkpoints take 1/10 of the time
 

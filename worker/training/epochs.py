@@ -19,18 +19,18 @@ from indb_tensile.executor.ranks.state_gathering import StateGathering
 from indb_tensile.executor.run.runner import Runner
 from indb_tensile.executor.run.state import STEPS_NAME, State, restore_rng_state, rng_state
 from indb_tensile.job import Phase
-from indb_tensile.learning.architectures import stored_names
-from indb_tensile.learning.artifacts import Checkpoint, CheckpointView
-from indb_tensile.learning.batch_order import batch_plan, batches, ordered_batches
-from indb_tensile.learning.batch_prefetch import BatchPrefetcher
-from indb_tensile.learning.batch_sources import BatchShapes, TrainingSources, ordered_sources
-from indb_tensile.learning.earlystop import EarlyStop
-from indb_tensile.learning.encoded_parts import Part
-from indb_tensile.learning.hyperparams import learning_rate
-from indb_tensile.learning.model_metrics import evaluate
-from indb_tensile.learning.plateau import Plateau
-from indb_tensile.learning.prepared_training import Prepared
-from indb_tensile.learning.tensorstream import TensorSpec
+from indb_tensile.learning.batches.batch_order import batch_plan, batches, ordered_batches
+from indb_tensile.learning.batches.batch_prefetch import BatchPrefetcher
+from indb_tensile.learning.batches.batch_sources import BatchShapes, TrainingSources, ordered_sources
+from indb_tensile.learning.encoding.encoded_parts import Part
+from indb_tensile.learning.evaluation.model_metrics import evaluate
+from indb_tensile.learning.models.artifacts import Checkpoint, CheckpointView
+from indb_tensile.learning.networks.architectures import stored_names
+from indb_tensile.learning.networks.hyperparams import learning_rate
+from indb_tensile.learning.networks.tensorstream import TensorSpec
+from indb_tensile.learning.training.earlystop import EarlyStop
+from indb_tensile.learning.training.plateau import Plateau
+from indb_tensile.learning.training.prepared_training import Prepared
 from indb_tensile.messages import Measured, TrainerLink
 from indb_tensile.scheduler.timing.recorded_iterations import PauseKind
 

@@ -14,9 +14,9 @@ from indb_tensile.catalog import searches
 from indb_tensile.catalog.jobs import Progress
 from indb_tensile.device.hardware import free_memory_bytes
 from indb_tensile.job import Phase
-from indb_tensile.learning.estimators import Estimator, Fitted, require_memory
-from indb_tensile.learning.model_metrics import evaluate
-from indb_tensile.learning.prepared_training import Prepared
+from indb_tensile.learning.evaluation.model_metrics import evaluate
+from indb_tensile.learning.networks.estimators import Estimator, Fitted, require_memory
+from indb_tensile.learning.training.prepared_training import Prepared
 from indb_tensile.messages import Assign, TrainerLink
 
 from . import niceness

@@ -40,10 +40,10 @@ from indb_tensile.executor.ranks.rank_proof import prove_ranks
 from indb_tensile.executor.ranks.state_gathering import StateGathering
 from indb_tensile.executor.ranks.step_exchange import exchanging
 from indb_tensile.job import ClaimedJob, ClaimedRank
-from indb_tensile.learning.artifacts import Checkpoint
-from indb_tensile.learning.batch_order import batch_plan
-from indb_tensile.learning.locked_relation import export_snapshot
-from indb_tensile.learning.prepared_training import Prepared
+from indb_tensile.learning.batches.batch_order import batch_plan
+from indb_tensile.learning.models.artifacts import Checkpoint
+from indb_tensile.learning.relation.locked_relation import export_snapshot
+from indb_tensile.learning.training.prepared_training import Prepared
 from indb_tensile.request.hyperparam_rules import HYPERPARAMS
 from indb_tensile.scheduler.timing.network_times import GangNetwork
 

@@ -15,23 +15,23 @@ from indb_tensile.catalog.connection import Session
 from indb_tensile.catalog.models import Publication
 from indb_tensile.errors import MissingError, OvertakenError, TensileError
 from indb_tensile.job import ClaimedJob, ModelVersionId, Task
-from indb_tensile.learning.anomaly_scale import AnomalyScale
-from indb_tensile.learning.artifacts import ModelBundle, ModelPredictor
-from indb_tensile.learning.baseline_input import baseline_input
-from indb_tensile.learning.boosted_baseline import why_no_baseline
-from indb_tensile.learning.class_figures import stored_figures
-from indb_tensile.learning.comparison import why_incomparable, why_other_forecast
-from indb_tensile.learning.datareport import Fact
-from indb_tensile.learning.forecast_encoding import ErrorSums, interval_width
-from indb_tensile.learning.forecast_table import ForecastRows, step_rows
-from indb_tensile.learning.held_out_importance import stored_importance
-from indb_tensile.learning.model_metrics import HIGHER_IS_BETTER, evaluate
-from indb_tensile.learning.output_report import output_report
-from indb_tensile.learning.pair_encoding import popularity_metrics
-from indb_tensile.learning.pair_report import report_popularity
-from indb_tensile.learning.prepared_training import Prepared
-from indb_tensile.learning.result_report import report_result
-from indb_tensile.learning.series_report import best_baseline, report_baselines
+from indb_tensile.learning.encoding.anomaly_scale import AnomalyScale
+from indb_tensile.learning.encoding.baseline_input import baseline_input
+from indb_tensile.learning.encoding.forecast_encoding import ErrorSums, interval_width
+from indb_tensile.learning.encoding.pair_encoding import popularity_metrics
+from indb_tensile.learning.evaluation.class_figures import stored_figures
+from indb_tensile.learning.evaluation.model_metrics import HIGHER_IS_BETTER, evaluate
+from indb_tensile.learning.evaluation.output_report import output_report
+from indb_tensile.learning.forecasting.forecast_table import ForecastRows, step_rows
+from indb_tensile.learning.models.artifacts import ModelBundle, ModelPredictor
+from indb_tensile.learning.models.comparison import why_incomparable, why_other_forecast
+from indb_tensile.learning.reports.datareport import Fact
+from indb_tensile.learning.reports.held_out_importance import stored_importance
+from indb_tensile.learning.reports.pair_report import report_popularity
+from indb_tensile.learning.reports.result_report import report_result
+from indb_tensile.learning.reports.series_report import best_baseline, report_baselines
+from indb_tensile.learning.training.boosted_baseline import why_no_baseline
+from indb_tensile.learning.training.prepared_training import Prepared
 from indb_tensile.request.estimator_rules import is_estimator
 
 from ..captured_steps import parameters_of, trained_parameters_of

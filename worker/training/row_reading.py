@@ -18,14 +18,14 @@ from indb_tensile.device.hardware import (
     rows_directory,
 )
 from indb_tensile.job import JobId, Phase, SnapshotTable
-from indb_tensile.learning.locked_relation import ReadLimits
-from indb_tensile.learning.memory_estimate import MemoryEstimate, RowMemoryLimits
-from indb_tensile.learning.preparation import prepare
-from indb_tensile.learning.prepared_training import Prepared
-from indb_tensile.learning.registered_network import RegisteredNetwork
-from indb_tensile.learning.requirements import AvailableMemory
-from indb_tensile.learning.row_storage import FileStorage
-from indb_tensile.learning.starting_weights import StartingWeights
+from indb_tensile.learning.networks.registered_network import RegisteredNetwork
+from indb_tensile.learning.networks.requirements import AvailableMemory
+from indb_tensile.learning.relation.locked_relation import ReadLimits
+from indb_tensile.learning.relation.memory_estimate import MemoryEstimate, RowMemoryLimits
+from indb_tensile.learning.storage.row_storage import FileStorage
+from indb_tensile.learning.training.preparation import prepare
+from indb_tensile.learning.training.prepared_training import Prepared
+from indb_tensile.learning.training.starting_weights import StartingWeights
 from indb_tensile.messages import Assign
 
 from ..catalog_networks import registered

@@ -31,8 +31,8 @@ from indb_tensile.executor.run.precision import settle_precision
 from indb_tensile.executor.run.runner import Runner
 from indb_tensile.executor.run.state import State
 from indb_tensile.job import Phase
-from indb_tensile.learning.artifacts import Checkpoint
-from indb_tensile.learning.prepared_training import Prepared
+from indb_tensile.learning.models.artifacts import Checkpoint
+from indb_tensile.learning.training.prepared_training import Prepared
 from indb_tensile.messages import Adopt, Assign, Calibrate, Calibrated, Captured, LeftDevice, LeftPhases, TrainerLink
 from indb_tensile.scheduler.document import Document
 from indb_tensile.scheduler.link import Link

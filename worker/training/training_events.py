@@ -8,15 +8,15 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from indb_tensile.job import JobSpec
-from indb_tensile.learning.length_buckets import LengthBuckets
-from indb_tensile.learning.prepared_training import Prepared
-from indb_tensile.learning.text_encoders import TextFacts
+from indb_tensile.learning.batches.length_buckets import LengthBuckets
+from indb_tensile.learning.encoding.text_encoders import TextFacts
+from indb_tensile.learning.training.prepared_training import Prepared
 from indb_tensile.request.estimator_rules import is_estimator
 from indb_tensile.request.hyperparam_rules import HYPERPARAMS_OF_ESTIMATORS
 from indb_tensile.request.network_rules import without_type
 
 if TYPE_CHECKING:
-    from indb_tensile.learning.estimators import Fitted  # whose import loads scikit-learn's models
+    from indb_tensile.learning.networks.estimators import Fitted  # whose import loads scikit-learn's models
 
 
 class EventHistory(Protocol):

@@ -16,8 +16,8 @@ from indb_tensile.catalog.connection import Session
 from indb_tensile.catalog.searches import RungDecision, RungReport, Trial
 from indb_tensile.errors import HeldTrialError
 from indb_tensile.job import ClaimedJob
-from indb_tensile.learning.earlystop import EarlyStop
-from indb_tensile.learning.model_metrics import HIGHER_IS_BETTER
+from indb_tensile.learning.evaluation.model_metrics import HIGHER_IS_BETTER
+from indb_tensile.learning.training.earlystop import EarlyStop
 
 _TIMEOUT_S = 1.0  # the steward decides within some tens of milliseconds; without it the trial goes back to the queue
 _POLL_S = 0.02

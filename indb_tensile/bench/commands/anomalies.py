@@ -24,11 +24,11 @@ from indb_tensile.bench.harness.rare_classes import RARE_SETS, RareSet, rare_tab
 from indb_tensile.bench.harness.result_tables import print_table
 from indb_tensile.bench.harness.table_trainings import Stopwatch, outputs_of, train
 from indb_tensile.job import JobSpec, Relation, Task
-from indb_tensile.learning.anomaly_scale import label_metrics
-from indb_tensile.learning.boosted_baseline import forest_scores
-from indb_tensile.learning.columns import TableData
-from indb_tensile.learning.preparation import assemble
-from indb_tensile.learning.prepared_training import Prepared
+from indb_tensile.learning.encoding.anomaly_scale import label_metrics
+from indb_tensile.learning.storage.columns import TableData
+from indb_tensile.learning.training.boosted_baseline import forest_scores
+from indb_tensile.learning.training.preparation import assemble
+from indb_tensile.learning.training.prepared_training import Prepared
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

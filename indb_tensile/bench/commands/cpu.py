@@ -45,7 +45,7 @@ from indb_tensile.catalog.queries import parse
 from indb_tensile.config import GIB, MIB
 from indb_tensile.device.hardware import half_of_cores
 from indb_tensile.errors import TensileError, UnavailableError
-from indb_tensile.learning import training_length
+from indb_tensile.learning.networks import training_length
 
 Row = dict[str, Any]
 

@@ -30,9 +30,9 @@ from indb_tensile.bench.harness.result_tables import print_table
 from indb_tensile.bench.harness.sample_tables import NAMES, SampleTable, from_csv, sample
 from indb_tensile.bench.harness.table_trainings import Stopwatch, metrics_of_test, specify, train
 from indb_tensile.job import Task
-from indb_tensile.learning.model_metrics import default_metric
-from indb_tensile.learning.preparation import assemble
-from indb_tensile.learning.splits import Split
+from indb_tensile.learning.evaluation.model_metrics import default_metric
+from indb_tensile.learning.storage.splits import Split
+from indb_tensile.learning.training.preparation import assemble
 
 FIXED = {"epochs": 40, "batch_size": 64}  # release 0.1's values where the request has none
 LARGE_ROWS = 100_000  # with more rows, `fixed` trains on one split and the linear model not at all, to save time

@@ -42,7 +42,7 @@ from indb_tensile.bench.harness.process_exit import run
 from indb_tensile.bench.harness.trial import RATE, TrainingSubject, workload
 from indb_tensile.executor.run.runner import Runner
 from indb_tensile.executor.run.state import State
-from indb_tensile.learning.batch_prefetch import Batch, BatchPrefetcher
+from indb_tensile.learning.batches.batch_prefetch import Batch, BatchPrefetcher
 from indb_tensile.scheduler.memory.next_batch import BATCH_NAMES, batch_tensors, uploads_ahead_from
 from indb_tensile.scheduler.memory.peak import LIVENESS, floor, liveness_peak, peak
 from indb_tensile.scheduler.plan import Infeasible, Plan

@@ -65,7 +65,7 @@ class SmallNetwork:
 
         The import needs more packages than known networks do, and a machine with a GPU may lack them.
         """
-        from indb_tensile.learning import architectures
+        from indb_tensile.learning.networks import architectures
 
         module = architectures.build(self.architecture, self.shape, CLASSES)
         x, y = torch.randn(self.rows, *self.shape), torch.randint(0, CLASSES, (self.rows,))

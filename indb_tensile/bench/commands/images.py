@@ -44,12 +44,12 @@ from indb_tensile.bench.harness.result_tables import print_table
 from indb_tensile.bench.harness.sample_tables import SampleTable
 from indb_tensile.bench.harness.table_trainings import Stopwatch, specify
 from indb_tensile.errors import DataError
-from indb_tensile.learning import architectures
-from indb_tensile.learning.batch_prefetch import BatchPrefetcher
-from indb_tensile.learning.encoded_parts import Part
-from indb_tensile.learning.preparation import assemble
-from indb_tensile.learning.prepared_training import Prepared
-from indb_tensile.learning.splits import Split
+from indb_tensile.learning.batches.batch_prefetch import BatchPrefetcher
+from indb_tensile.learning.encoding.encoded_parts import Part
+from indb_tensile.learning.networks import architectures
+from indb_tensile.learning.storage.splits import Split
+from indb_tensile.learning.training.preparation import assemble
+from indb_tensile.learning.training.prepared_training import Prepared
 
 _PLAIN_RATE = 2e-3
 _AUGMENTED = {"augment_shift": 0.08, "augment_rotation": 8}

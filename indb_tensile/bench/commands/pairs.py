@@ -25,10 +25,10 @@ from indb_tensile.bench.harness.process_exit import run
 from indb_tensile.bench.harness.result_tables import print_table
 from indb_tensile.bench.harness.table_trainings import Stopwatch, outputs_of, train
 from indb_tensile.job import JobSpec, Relation, Task
-from indb_tensile.learning.columns import TableData
-from indb_tensile.learning.pair_encoding import MOST_JUDGED, mean_ranks, popularity_metrics, rank_metrics
-from indb_tensile.learning.preparation import assemble
-from indb_tensile.learning.prepared_training import Prepared
+from indb_tensile.learning.encoding.pair_encoding import MOST_JUDGED, mean_ranks, popularity_metrics, rank_metrics
+from indb_tensile.learning.storage.columns import TableData
+from indb_tensile.learning.training.preparation import assemble
+from indb_tensile.learning.training.prepared_training import Prepared
 from indb_tensile.request.task_rules import target_text
 
 _ITEM = ("needs", "words")

@@ -36,10 +36,10 @@ from indb_tensile.bench.harness.process_exit import run
 from indb_tensile.bench.harness.result_tables import print_table
 from indb_tensile.bench.harness.sample_tables import SampleTable
 from indb_tensile.bench.harness.table_trainings import specify
-from indb_tensile.learning.batch_prefetch import BatchPrefetcher
-from indb_tensile.learning.pending_images import DECODING_THREADS
-from indb_tensile.learning.preparation import assemble
-from indb_tensile.learning.prepared_training import Prepared
+from indb_tensile.learning.batches.batch_prefetch import BatchPrefetcher
+from indb_tensile.learning.encoding.pending_images import DECODING_THREADS
+from indb_tensile.learning.training.preparation import assemble
+from indb_tensile.learning.training.prepared_training import Prepared
 
 _SIDE = 32  # of the images that the network reads
 _BATCH = 32

@@ -38,7 +38,7 @@ from indb_tensile.executor.capture.step_capture import CapturedStep, capture_tra
 from indb_tensile.executor.latency.calibrate import kernels
 from indb_tensile.executor.latency.latency_predictor import MeasuredOperator, Predictor, train
 from indb_tensile.executor.latency.survey import DEVICE_S, LEAST_SHARE, measure, survey
-from indb_tensile.learning import architectures
+from indb_tensile.learning.networks import architectures
 from indb_tensile.scheduler.timing.operator_features import Description, rooflines_ns
 
 Logs = NDArray[np.float64]

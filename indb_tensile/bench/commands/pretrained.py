@@ -43,8 +43,8 @@ from indb_tensile.bench.harness.tiny_networks import tiny_network
 from indb_tensile.bench.harness.trial import StepTrial, TrainingSubject, same_bits, workload
 from indb_tensile.executor.capture.optimizer import OptimizerSettings
 from indb_tensile.executor.run.placer import Placer
-from indb_tensile.learning.architectures import build
-from indb_tensile.learning.registered_network import RegisteredNetwork
+from indb_tensile.learning.networks.architectures import build
+from indb_tensile.learning.networks.registered_network import RegisteredNetwork
 from indb_tensile.request.pretrained_rules import TRAINED_PARTS
 from indb_tensile.scheduler.graph import Role
 from indb_tensile.scheduler.memory.peak import LIVENESS, floor, liveness_peak, peak

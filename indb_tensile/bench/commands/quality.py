@@ -72,10 +72,10 @@ from indb_tensile.bench.harness.sample_tables import SampleTable, from_csv
 from indb_tensile.bench.harness.table_trainings import Stopwatch, metrics_of_test, specify, train
 from indb_tensile.errors import RequestError
 from indb_tensile.job import Task
-from indb_tensile.learning.encoded_parts import Part
-from indb_tensile.learning.model_metrics import default_metric, evaluate, evaluate_classes
-from indb_tensile.learning.preparation import assemble
-from indb_tensile.learning.splits import Split
+from indb_tensile.learning.encoding.encoded_parts import Part
+from indb_tensile.learning.evaluation.model_metrics import default_metric, evaluate, evaluate_classes
+from indb_tensile.learning.storage.splits import Split
+from indb_tensile.learning.training.preparation import assemble
 from indb_tensile.request.loss_rules import fits_task
 from indb_tensile.request.network_rules import TABLE_ARCHITECTURES
 

@@ -37,12 +37,12 @@ from indb_tensile.bench.harness.series_sets import (
 )
 from indb_tensile.bench.harness.table_trainings import Stopwatch, outputs_of, train
 from indb_tensile.job import JobSpec, Relation, Task
-from indb_tensile.learning.columns import Column, ColumnData, ColumnKind, CopyEncoding, TableData
-from indb_tensile.learning.forecast_encoding import interval_width
-from indb_tensile.learning.forecast_table import ForecastRows, window_table
-from indb_tensile.learning.naive_forecasts import naive_forecast, smoothed_forecast
-from indb_tensile.learning.preparation import assemble_windows
-from indb_tensile.learning.windows import Origins
+from indb_tensile.learning.encoding.forecast_encoding import interval_width
+from indb_tensile.learning.forecasting.forecast_table import ForecastRows, window_table
+from indb_tensile.learning.forecasting.naive_forecasts import naive_forecast, smoothed_forecast
+from indb_tensile.learning.forecasting.windows import Origins
+from indb_tensile.learning.storage.columns import Column, ColumnData, ColumnKind, CopyEncoding, TableData
+from indb_tensile.learning.training.preparation import assemble_windows
 
 _RIVALS = ("naive", "seasonal_naive", "own_smoothing", "statsmodels")
 _UNITS = {"month": 1, "quarter": 3}

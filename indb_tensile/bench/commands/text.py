@@ -14,9 +14,9 @@ that training waits for its batches, and the most memory of the process: all of 
 files. With `--file` the texts are in a file in the working directory, as those of a table larger than memory are.
 
 With `--buckets` the benchmark compares epochs whose batches have texts of at most so many lengths
-(learning/length_buckets.py) with epochs of one length. The texts are then descriptions with the names of all packages
-that a package needs: most are short, and some are very long. Both are trained by the captured steps of a job on the
-processor, an epoch of one after an epoch of the other, and their networks are scored on the same test rows.
+(learning/batches/length_buckets.py) with epochs of one length. The texts are then descriptions with the names of all
+packages that a package needs: most are short, and some are very long. Both are trained by the captured steps of a job
+on the processor, an epoch of one after an epoch of the other, and their networks are scored on the same test rows.
 """
 
 import argparse
@@ -52,12 +52,12 @@ from indb_tensile.bench.harness.sample_tables import SampleTable
 from indb_tensile.bench.harness.stored_texts import stored_section_table
 from indb_tensile.bench.harness.table_trainings import Stopwatch, metrics_of_test, specify, train
 from indb_tensile.bench.harness.text_epochs import text_epochs
-from indb_tensile.learning.batch_order import batches
-from indb_tensile.learning.batch_prefetch import BatchPrefetcher
-from indb_tensile.learning.batch_sources import TrainingSources
-from indb_tensile.learning.preparation import assemble
-from indb_tensile.learning.prepared_training import Prepared
-from indb_tensile.learning.splits import Split
+from indb_tensile.learning.batches.batch_order import batches
+from indb_tensile.learning.batches.batch_prefetch import BatchPrefetcher
+from indb_tensile.learning.batches.batch_sources import TrainingSources
+from indb_tensile.learning.storage.splits import Split
+from indb_tensile.learning.training.preparation import assemble
+from indb_tensile.learning.training.prepared_training import Prepared
 
 _TOKENS = {"encode": {"description": "tokens"}}
 

@@ -8,8 +8,8 @@ from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostin
 
 from indb_tensile.bench.harness.sample_tables import SampleTable
 from indb_tensile.job import Task
-from indb_tensile.learning.columns import ColumnData, ColumnKind, Rows
-from indb_tensile.learning.splits import Split, divide
+from indb_tensile.learning.storage.columns import ColumnData, ColumnKind, Rows
+from indb_tensile.learning.storage.splits import Split, divide
 
 _MOST_CATEGORIES = 254  # HistGradientBoosting accepts no more
 

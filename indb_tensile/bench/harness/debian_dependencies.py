@@ -9,8 +9,8 @@ import numpy as np
 
 from indb_tensile.bench.harness.debian_descriptions import require_packages, section_table
 from indb_tensile.bench.harness.sample_tables import SampleTable, make_table
-from indb_tensile.learning.columns import ColumnKind, TableData
-from indb_tensile.learning.jsonrows import column_of
+from indb_tensile.learning.decoding.jsonrows import column_of
+from indb_tensile.learning.storage.columns import ColumnKind, TableData
 
 _NAME = re.compile(r"\s*([a-z0-9][a-z0-9+.-]+)")
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from indb_tensile.bench.harness.sample_tables import SampleTable, make_table
 from indb_tensile.errors import MissingError
 from indb_tensile.job import Task
-from indb_tensile.learning.columns import ColumnKind
-from indb_tensile.learning.jsonrows import column_of
+from indb_tensile.learning.decoding.jsonrows import column_of
+from indb_tensile.learning.storage.columns import ColumnKind
 
 FEWEST = 1000  # fewer packages are those of a machine whose lists of packages were never fetched
 _WAY_OUT = "Run apt-get update on Debian."

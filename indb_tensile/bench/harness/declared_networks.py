@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from indb_tensile.job import Task
-from indb_tensile.learning.architectures import build
-from indb_tensile.learning.forecast_encoding import QUANTILES, ForecastValues
+from indb_tensile.learning.encoding.forecast_encoding import QUANTILES, ForecastValues
+from indb_tensile.learning.networks.architectures import build
 
 ROW, PICTURE, SEQUENCE = (24,), (3, 12, 12), (6, 8)  # shapes of a row
 # By the name of the kind: the shape of a row, and the declaration.

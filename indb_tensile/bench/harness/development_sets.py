@@ -11,8 +11,8 @@ from collections.abc import Callable
 from indb_tensile.bench.harness.package_tables import QualitySet, csv_columns, csv_records, package_file
 from indb_tensile.bench.harness.sample_tables import parse_column
 from indb_tensile.job import Task
-from indb_tensile.learning.columns import ColumnData, ColumnKind
-from indb_tensile.learning.jsonrows import column_of
+from indb_tensile.learning.decoding.jsonrows import column_of
+from indb_tensile.learning.storage.columns import ColumnData, ColumnKind
 
 _BALANCED = (
     "australian", "bands", "breast", "bupa", "crx", "heart", "housevotes", "ionosphere", "mammographic",

@@ -12,10 +12,10 @@ import torch
 from torch import nn
 
 from indb_tensile.job import Task
-from indb_tensile.learning.architectures import build
-from indb_tensile.learning.cut_texts import CutColumn
-from indb_tensile.learning.narrow_rows import NarrowForm
-from indb_tensile.learning.row_embeddings import fit_embeddings
+from indb_tensile.learning.encoding.narrow_rows import NarrowForm
+from indb_tensile.learning.networks.architectures import build
+from indb_tensile.learning.networks.cut_texts import CutColumn
+from indb_tensile.learning.networks.row_embeddings import fit_embeddings
 from indb_tensile.request.network_rules import IMAGE_ENCODERS, TEXT_ENCODERS
 
 NUMBERS, OTHERS = 5, 2
@@ -62,12 +62,12 @@ def encoded_texts(rows: int) -> torch.Tensor:
 
 
 def narrow_texts(rows: int) -> torch.Tensor:
-    """Draw the same rows as a training on texts stores and uploads them (learning/narrow_rows.py)."""
+    """Draw the same rows as a training on texts stores and uploads them (learning/encoding/narrow_rows.py)."""
     return torch.from_numpy(_NARROW.pack(encoded_texts(rows).numpy()))
 
 
 def short_texts(rows: int) -> torch.Tensor:
-    """Draw the same narrow rows cut as those of a batch of short texts are (learning/cut_texts.py)."""
+    """Draw the same narrow rows cut as those of a batch of short texts are (learning/networks/cut_texts.py)."""
     begin = _NARROW.width - _NARROW.tokens
     return CutColumn(begin=begin, end=begin + LENGTHS[0]).cut(narrow_texts(rows), _SHORT)
 

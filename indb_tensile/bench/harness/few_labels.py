@@ -16,10 +16,10 @@ from indb_tensile.bench.harness.sample_tables import SampleTable
 from indb_tensile.bench.harness.table_trainings import specify, train
 from indb_tensile.bench.harness.text_pretraining import NAME, TOKENS
 from indb_tensile.bench.harness.tiny_networks import of_parts
-from indb_tensile.learning.artifacts import ModelBundle, ModelPredictor, pack
-from indb_tensile.learning.preparation import assemble
-from indb_tensile.learning.prepared_training import Prepared
-from indb_tensile.learning.registered_network import RegisteredNetwork
+from indb_tensile.learning.models.artifacts import ModelBundle, ModelPredictor, pack
+from indb_tensile.learning.networks.registered_network import RegisteredNetwork
+from indb_tensile.learning.training.preparation import assemble
+from indb_tensile.learning.training.prepared_training import Prepared
 
 _TESTED = 4000  # packages
 _SPLIT = {"test_size": 0.01}  # of the labels: those of other packages test

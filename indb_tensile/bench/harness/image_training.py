@@ -5,12 +5,12 @@ from contextlib import closing
 
 import torch
 
-from indb_tensile.learning.batch_order import batch_plan, batches, ordered_batches
-from indb_tensile.learning.batch_prefetch import BatchPrefetcher
-from indb_tensile.learning.batch_sources import TrainingSources, ordered_sources
-from indb_tensile.learning.encoded_parts import Part
-from indb_tensile.learning.hyperparams import learning_rate
-from indb_tensile.learning.prepared_training import Prepared
+from indb_tensile.learning.batches.batch_order import batch_plan, batches, ordered_batches
+from indb_tensile.learning.batches.batch_prefetch import BatchPrefetcher
+from indb_tensile.learning.batches.batch_sources import TrainingSources, ordered_sources
+from indb_tensile.learning.encoding.encoded_parts import Part
+from indb_tensile.learning.networks.hyperparams import learning_rate
+from indb_tensile.learning.training.prepared_training import Prepared
 
 _EVALUATED_ROWS = 500
 

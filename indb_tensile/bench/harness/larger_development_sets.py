@@ -13,8 +13,8 @@ import numpy as np
 from indb_tensile.bench.harness.development_sets import csv_values, keel_classes
 from indb_tensile.bench.harness.package_tables import QualitySet, csv_columns, csv_records, package_file
 from indb_tensile.job import Task
-from indb_tensile.learning.columns import ColumnData, ColumnKind
-from indb_tensile.learning.jsonrows import column_of
+from indb_tensile.learning.decoding.jsonrows import column_of
+from indb_tensile.learning.storage.columns import ColumnData, ColumnKind
 
 _OF_KEEL = (
     "chess", "contraceptive", "marketing", "optdigits", "penbased", "phoneme", "satimage", "segment", "spambase",

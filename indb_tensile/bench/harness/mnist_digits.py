@@ -16,8 +16,8 @@ from PIL import Image
 from indb_tensile.bench.harness.sample_tables import SampleTable, make_table
 from indb_tensile.errors import MissingError
 from indb_tensile.job import Task
-from indb_tensile.learning.columns import ColumnData, ColumnKind
-from indb_tensile.learning.jsonrows import column_of
+from indb_tensile.learning.decoding.jsonrows import column_of
+from indb_tensile.learning.storage.columns import ColumnData, ColumnKind
 
 SIDE = 28
 _ORIENTATION = 0x0112

@@ -30,15 +30,15 @@ from indb_tensile.executor.capture.optimizer import OptimizerSettings
 from indb_tensile.executor.capture.passes import WHOLE, Passes
 from indb_tensile.executor.capture.step_trace import Loss
 from indb_tensile.job import Task
-from indb_tensile.learning import architectures
-from indb_tensile.learning.autoencoder import ReconstructionLoss
-from indb_tensile.learning.ensemble import EnsembleLoss
-from indb_tensile.learning.forecast_encoding import PinballLoss
-from indb_tensile.learning.hyperparams import TrainingSettings, learning_rate
-from indb_tensile.learning.packed_targets import pack
-from indb_tensile.learning.tabm import MemberLoss
-from indb_tensile.learning.two_towers import InBatchSoftmax
-from indb_tensile.learning.weighted_losses import loss_of
+from indb_tensile.learning.encoding.forecast_encoding import PinballLoss
+from indb_tensile.learning.encoding.packed_targets import pack
+from indb_tensile.learning.networks import architectures
+from indb_tensile.learning.networks.autoencoder import ReconstructionLoss
+from indb_tensile.learning.networks.ensemble import EnsembleLoss
+from indb_tensile.learning.networks.hyperparams import TrainingSettings, learning_rate
+from indb_tensile.learning.networks.tabm import MemberLoss
+from indb_tensile.learning.networks.two_towers import InBatchSoftmax
+from indb_tensile.learning.networks.weighted_losses import loss_of
 from indb_tensile.request.hyperparam_rules import HYPERPARAMS
 from indb_tensile.request.loss_rules import LOSSES
 

@@ -271,7 +271,7 @@ def _torchvision(function: str, **settings: Any) -> Callable[[int], "nn.Module"]
 
 def _declare_missing_operators() -> None:
     # Imported here because the names of the networks are listed without torch.
-    from indb_tensile.learning.torchvision_operators import declare_missing_operators
+    from indb_tensile.learning.networks.torchvision_operators import declare_missing_operators
 
     declare_missing_operators()
 

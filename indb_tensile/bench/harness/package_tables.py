@@ -14,7 +14,7 @@ from pathlib import Path
 from indb_tensile.bench.harness.sample_tables import parse_column
 from indb_tensile.errors import MissingError
 from indb_tensile.job import Task
-from indb_tensile.learning.columns import ColumnData
+from indb_tensile.learning.storage.columns import ColumnData
 
 Records = tuple[list[str], list[list[str]]]  # the names of the columns, and the rows
 

@@ -8,8 +8,8 @@ from PIL import Image
 
 from indb_tensile.bench.harness.sample_tables import SampleTable, make_table
 from indb_tensile.job import Task
-from indb_tensile.learning.columns import ColumnData, ColumnKind
-from indb_tensile.learning.jsonrows import column_of
+from indb_tensile.learning.decoding.jsonrows import column_of
+from indb_tensile.learning.storage.columns import ColumnData, ColumnKind
 
 _QUALITY = 85  # of JPEG, as cameras store
 _SIZES = (4, 16, 64, 256)  # numbers of spots in a row of the noise

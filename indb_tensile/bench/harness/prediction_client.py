@@ -6,10 +6,10 @@ import numpy as np
 from psycopg import sql
 
 from indb_tensile.catalog.connection import Connection
-from indb_tensile.learning.artifacts import ModelPredictor
-from indb_tensile.learning.columns import ColumnData, ColumnKind, CopyEncoding
-from indb_tensile.learning.copybinary import BLOCK_BYTES, SIGNATURE, CopyDecoder
-from indb_tensile.learning.copystream import blocks
+from indb_tensile.learning.decoding.copybinary import BLOCK_BYTES, SIGNATURE, CopyDecoder
+from indb_tensile.learning.decoding.copystream import blocks
+from indb_tensile.learning.models.artifacts import ModelPredictor
+from indb_tensile.learning.storage.columns import ColumnData, ColumnKind, CopyEncoding
 
 _ANSWER = np.dtype([("fields", ">i2"), ("id bytes", ">i4"), ("id", ">i8"), ("value bytes", ">i4"), ("value", ">f8")])
 _KEY = CopyEncoding(kind=ColumnKind.INTEGER, item=">i8")

@@ -23,7 +23,7 @@ from indb_tensile.bench.harness.package_tables import (
 from indb_tensile.bench.harness.sample_tables import SampleTable, make_table, sample
 from indb_tensile.errors import MissingError
 from indb_tensile.job import Task
-from indb_tensile.learning.columns import ColumnData
+from indb_tensile.learning.storage.columns import ColumnData
 
 LARGE_ROWS = 5_000  # from this number of rows on, the default may be at most three points behind boosting
 

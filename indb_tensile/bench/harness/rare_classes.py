@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from indb_tensile.bench.harness.sample_tables import make_table
-from indb_tensile.learning.columns import ColumnKind, TableData
-from indb_tensile.learning.jsonrows import column_of
+from indb_tensile.learning.decoding.jsonrows import column_of
+from indb_tensile.learning.storage.columns import ColumnKind, TableData
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,10 +10,10 @@ import numpy.typing as npt
 
 from indb_tensile.errors import DataError, MissingError
 from indb_tensile.job import Task
-from indb_tensile.learning import datasets
-from indb_tensile.learning.columns import Column, ColumnData, ColumnKind, CopyEncoding, TableData
-from indb_tensile.learning.jsonrows import column_of
-from indb_tensile.learning.splits import row_hashes
+from indb_tensile.learning.decoding.jsonrows import column_of
+from indb_tensile.learning.relation import datasets
+from indb_tensile.learning.storage.columns import Column, ColumnData, ColumnKind, CopyEncoding, TableData
+from indb_tensile.learning.storage.splits import row_hashes
 
 _KEY = "id"
 _SEED = 20130101

@@ -10,8 +10,8 @@ from psycopg import sql
 from indb_tensile.bench.harness.sample_tables import SampleTable
 from indb_tensile.catalog.connection import Connection
 from indb_tensile.catalog.queries import parse
-from indb_tensile.learning import datasets
-from indb_tensile.learning.columns import ColumnData, ColumnKind
+from indb_tensile.learning.relation import datasets
+from indb_tensile.learning.storage.columns import ColumnData, ColumnKind
 
 _SQL = parse(Path(__file__).with_name("stored_samples.sql").read_text(encoding="utf-8"))
 _TYPES = {

@@ -10,10 +10,10 @@ import numpy as np
 from indb_tensile.bench.harness.sample_tables import SampleTable
 from indb_tensile.errors import InvariantError
 from indb_tensile.job import Task
-from indb_tensile.learning.columns import Column, ColumnData, ColumnKind, CopyEncoding, TableData
-from indb_tensile.learning.columnstore import ColumnStore
-from indb_tensile.learning.jsonrows import column_of
-from indb_tensile.learning.row_storage import FileStorage
+from indb_tensile.learning.decoding.jsonrows import column_of
+from indb_tensile.learning.storage.columns import Column, ColumnData, ColumnKind, CopyEncoding, TableData
+from indb_tensile.learning.storage.columnstore import ColumnStore
+from indb_tensile.learning.storage.row_storage import FileStorage
 
 _BLOCK_ROWS = 10_000
 _KEPT_BYTES = 64 << 20  # of the different sections, which stay in memory

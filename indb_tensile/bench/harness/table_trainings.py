@@ -13,13 +13,13 @@ from torch import nn
 
 from indb_tensile.bench.harness.sample_tables import SampleTable
 from indb_tensile.job import JobSpec, Relation
-from indb_tensile.learning.batch_order import batch_plan, batches, ordered_batches
-from indb_tensile.learning.encoded_parts import Part
-from indb_tensile.learning.estimators import Estimator
-from indb_tensile.learning.hyperparams import TrainingSettings, learning_rate
-from indb_tensile.learning.model_metrics import evaluate
-from indb_tensile.learning.plateau import Plateau
-from indb_tensile.learning.prepared_training import Prepared
+from indb_tensile.learning.batches.batch_order import batch_plan, batches, ordered_batches
+from indb_tensile.learning.encoding.encoded_parts import Part
+from indb_tensile.learning.evaluation.model_metrics import evaluate
+from indb_tensile.learning.networks.estimators import Estimator
+from indb_tensile.learning.networks.hyperparams import TrainingSettings, learning_rate
+from indb_tensile.learning.training.plateau import Plateau
+from indb_tensile.learning.training.prepared_training import Prepared
 
 _EVALUATED_ROWS = 4096
 _AUTO: Mapping[str, Any] = {"type": "auto"}

@@ -15,11 +15,11 @@ from indb_tensile.executor.capture.step_capture import capture_training, with_ho
 from indb_tensile.executor.latency.calibrate import calibrate, unknown_signatures
 from indb_tensile.executor.run.runner import Runner
 from indb_tensile.executor.run.state import State
-from indb_tensile.learning.batch_order import batch_plan, batches, example_batches
-from indb_tensile.learning.batch_prefetch import BatchPrefetcher
-from indb_tensile.learning.batch_sources import TrainingSources
-from indb_tensile.learning.hyperparams import learning_rate
-from indb_tensile.learning.prepared_training import Prepared
+from indb_tensile.learning.batches.batch_order import batch_plan, batches, example_batches
+from indb_tensile.learning.batches.batch_prefetch import BatchPrefetcher
+from indb_tensile.learning.batches.batch_sources import TrainingSources
+from indb_tensile.learning.networks.hyperparams import learning_rate
+from indb_tensile.learning.training.prepared_training import Prepared
 from indb_tensile.scheduler.memory.peak import LIVENESS
 
 _MOST_BYTES = 1 << 34  # on the account of a device whose memory is the host's, which allocates nothing in advance

@@ -23,9 +23,9 @@ from torch import nn
 from torch.nn import functional
 
 from indb_tensile.bench.harness.tiny_networks import SPECIAL, of_parts, sizes_of, write_directory
-from indb_tensile.learning.artifacts import pack
-from indb_tensile.learning.network_directory import NetworkDirectory
-from indb_tensile.learning.registered_network import NetworkSizes, RegisteredNetwork
+from indb_tensile.learning.models.artifacts import pack
+from indb_tensile.learning.networks.network_directory import NetworkDirectory
+from indb_tensile.learning.networks.registered_network import NetworkSizes, RegisteredNetwork
 
 NAME = "here"
 TOKENS = 20  # of a description: 95 of 100 have 15 or fewer

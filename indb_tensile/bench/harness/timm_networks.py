@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from indb_tensile.learning.architectures import build
+from indb_tensile.learning.networks.architectures import build
 
 SHAPE = (3, 32, 32)
 _PACKAGES = ("timm", "torchvision")  # the extra `timm`

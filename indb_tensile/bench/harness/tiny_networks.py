@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from indb_tensile.learning.artifacts import pack
-from indb_tensile.learning.registered_network import NetworkSizes, RegisteredNetwork, network_digest
+from indb_tensile.learning.models.artifacts import pack
+from indb_tensile.learning.networks.registered_network import NetworkSizes, RegisteredNetwork, network_digest
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 

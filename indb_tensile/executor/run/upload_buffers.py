@@ -1,9 +1,9 @@
 """The host buffers from which a job's batches are uploaded: two sets, allocated once for all its plans.
 
 While an iteration reads its batch from one set, another thread may gather the next batch into the other set
-(learning/batch_prefetch.py). The device then reads rows where they were gathered, so the training thread copies
-nothing. The buffers lie in the pinned host pool, before all other buffers of the job: the pool moves buffers to lower
-addresses when it is compacted, so these never move, whatever plans follow.
+(learning/batches/batch_prefetch.py). The device then reads rows where they were gathered, so the training thread
+copies nothing. The buffers lie in the pinned host pool, before all other buffers of the job: the pool moves buffers
+to lower addresses when it is compacted, so these never move, whatever plans follow.
 """
 
 import ctypes

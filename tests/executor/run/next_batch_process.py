@@ -12,7 +12,7 @@ from indb_tensile.device.device import REGION_BYTES, EmulatedDevice
 from indb_tensile.device.ledger import Ledger
 from indb_tensile.executor.run.placer import Placer
 from indb_tensile.executor.run.runner import Runner
-from indb_tensile.learning.batch_prefetch import BatchPrefetcher
+from indb_tensile.learning.batches.batch_prefetch import BatchPrefetcher
 from indb_tensile.scheduler.memory.peak import LIVENESS, peak
 from indb_tensile.scheduler.plan import Plan
 from tests.device.memory_device import MemoryDevice

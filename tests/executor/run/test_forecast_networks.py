@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 import torch
 
-from indb_tensile.learning import architectures
-from indb_tensile.learning.ensemble import EnsembleLoss
-from indb_tensile.learning.forecast_encoding import ForecastValues, PinballLoss
+from indb_tensile.learning.encoding.forecast_encoding import ForecastValues, PinballLoss
+from indb_tensile.learning.networks import architectures
+from indb_tensile.learning.networks.ensemble import EnsembleLoss
 from tests.executor.capture.test_layers import require_eager_bits
 from tests.nightly import nightly_unless
 

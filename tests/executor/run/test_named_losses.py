@@ -8,12 +8,12 @@ from indb_tensile.executor.capture.optimizer import OptimizerSettings
 from indb_tensile.executor.capture.passes import WHOLE, Passes
 from indb_tensile.executor.latency.calibrate import calibrate, unknown_signatures
 from indb_tensile.job import Task
-from indb_tensile.learning.anomaly_scale import ERRORS_OF_PART
-from indb_tensile.learning.architectures import build
-from indb_tensile.learning.forecast_encoding import QUANTILES, ForecastValues
-from indb_tensile.learning.hyperparams import TrainingSettings
-from indb_tensile.learning.packed_targets import pack
-from indb_tensile.learning.weighted_losses import loss_for
+from indb_tensile.learning.encoding.anomaly_scale import ERRORS_OF_PART
+from indb_tensile.learning.encoding.forecast_encoding import QUANTILES, ForecastValues
+from indb_tensile.learning.encoding.packed_targets import pack
+from indb_tensile.learning.networks.architectures import build
+from indb_tensile.learning.networks.hyperparams import TrainingSettings
+from indb_tensile.learning.networks.weighted_losses import loss_for
 from indb_tensile.request.loss_rules import LOSSES
 from tests.executor.conftest import GRANT_BYTES
 from tests.executor.eager_bits import assert_every_plan_gives_eagers_bits

@@ -9,7 +9,7 @@ import torch
 
 from indb_tensile.executor.capture.replay import INPUTS
 from indb_tensile.executor.run.runner import Runner
-from indb_tensile.learning.batch_prefetch import BatchPrefetcher
+from indb_tensile.learning.batches.batch_prefetch import BatchPrefetcher
 from indb_tensile.scheduler.memory.next_batch import BATCH_NAMES, aligned_bytes
 from indb_tensile.scheduler.memory.peak import LIVENESS, VANILLA, peak
 from indb_tensile.scheduler.plan import Plan

@@ -9,7 +9,7 @@ from indb_tensile.device.device import HostBuffer, Ticket
 from indb_tensile.errors import InvariantError
 from indb_tensile.executor.run.runner import Runner
 from indb_tensile.executor.run.upload_buffers import UploadBuffers
-from indb_tensile.learning.batch_prefetch import BatchPrefetcher
+from indb_tensile.learning.batches.batch_prefetch import BatchPrefetcher
 from indb_tensile.scheduler.memory.peak import LIVENESS, VANILLA
 from indb_tensile.scheduler.plan import Plan
 from tests.device.memory_device import MemoryDevice

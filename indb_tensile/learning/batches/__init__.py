@@ -1,0 +1,1 @@
+"""Divides encoded rows into batches and gathers them: order, shuffling, prefetching, mixing."""

@@ -1,0 +1,1 @@
+"""Decodes the values of rows: COPY's binary format, records of SQL, and JSON."""

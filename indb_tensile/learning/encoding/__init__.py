@@ -1,0 +1,1 @@
+"""Turns columns into the tensors that networks read, and targets into what losses take."""

@@ -1,0 +1,1 @@
+"""Series: their grid, windows, seasons, and forecasts without a network."""

@@ -1,0 +1,1 @@
+"""Networks, ensembles and estimators, their losses and hyper-parameters."""

@@ -1,0 +1,1 @@
+"""The rows of a table in memory or in files: columns, blocks, parts. It knows no encoding and no network."""

@@ -1,0 +1,442 @@
+"""Prepares a training: from a job's specification to everything that the training loop needs.
+
+The loop itself is part of the executor. The request is checked before the table is read, and the table is checked
+before anything is built.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from indb_tensile.errors import DataError, MissingError, RequestError
+from indb_tensile.job import JobSpec, SnapshotTable, Task
+from indb_tensile.learning.batches.length_buckets import length_buckets
+from indb_tensile.learning.encoding.anomaly_scale import AnomalyScale
+from indb_tensile.learning.encoding.encoded_parts import Part, encode_parts
+from indb_tensile.learning.encoding.feature_options import TOKENS, FeatureOptions
+from indb_tensile.learning.encoding.pair_encoding import item_ranges
+from indb_tensile.learning.encoding.preprocessor import Preprocessor
+from indb_tensile.learning.encoding.row_weights import WeightOptions, Weights, row_weights
+from indb_tensile.learning.encoding.targets import (
+    TargetEncoding,
+    anomaly_target,
+    fit_target,
+    link_function_of,
+    pair_target,
+)
+from indb_tensile.learning.evaluation.input_bins import input_figures
+from indb_tensile.learning.forecasting.forecast_table import ForecastRows, WindowTable, window_table
+from indb_tensile.learning.networks import architectures
+from indb_tensile.learning.networks.hyperparams import TrainingSettings, settings_of
+from indb_tensile.learning.networks.registered_network import RegisteredNetwork
+from indb_tensile.learning.networks.requirements import AvailableMemory
+from indb_tensile.learning.networks.training_length import FEWEST_VALID_ROWS
+from indb_tensile.learning.networks.weighted_losses import loss_for
+from indb_tensile.learning.relation.locked_relation import Connection, ReadLimits
+from indb_tensile.learning.relation.memory_estimate import (
+    MemoryEstimate,
+    RowMemoryLimits,
+    Statistics,
+    estimate_memory,
+)
+from indb_tensile.learning.relation.relation_reader import read, require_same_numbers
+from indb_tensile.learning.reports.datareport import Fact, ReportInput, report_data
+from indb_tensile.learning.reports.series_report import report_series
+from indb_tensile.learning.storage.columns import Column, ColumnRows, Columns, Rows, TableData
+from indb_tensile.learning.storage.row_storage import RowStorage
+from indb_tensile.learning.storage.splits import Parts, Split
+from indb_tensile.learning.training.checked_options import CheckedOptions
+from indb_tensile.learning.training.earlystop import EarlyStop
+from indb_tensile.learning.training.learnable_rows import LearnableRows, chosen_features, learnable_rows
+from indb_tensile.learning.training.network_building import build_module, fit_first_weights, require_batches
+from indb_tensile.learning.training.network_choice import array_shapes, auto_reason, resolve_architecture, texts_of
+from indb_tensile.learning.training.prepared_training import Prepared
+from indb_tensile.learning.training.preprocessor_fitting import fit
+from indb_tensile.learning.training.row_division import (
+    divide_rows,
+    missing_divider_error,
+    part_sections,
+    require_key,
+    row_numbers,
+    stored_rule,
+    test_share,
+)
+from indb_tensile.learning.training.starting_weights import StartingWeights
+from indb_tensile.request.estimator_rules import check_ensemble, check_targets_of_estimator
+from indb_tensile.request.task_rules import predicts_target
+
+
+def prepare(
+    connection: Connection,
+    spec: JobSpec,
+    *,
+    owner_oid: int | None = None,
+    snapshot: SnapshotTable | None = None,
+    room: AvailableMemory | None = None,
+    limits: ReadLimits | None = None,
+    memory: RowMemoryLimits | None = None,
+    tell: Callable[[MemoryEstimate], None] = lambda _: None,
+    start: StartingWeights | None = None,
+    network: RegisteredNetwork | None = None,
+) -> Prepared:
+    """Check the request, read the table in one transaction, and build the network and its data.
+
+    `connection` is the reader's, as for `relation_reader.read`. If `owner_oid` is given, that role must be able to
+    read the columns. If `snapshot` is given, that table is read instead of the relation; its rows belong to the job,
+    so no role is checked. `tell` is called with the estimate of the rows' memory before they are read, and again when
+    the first arrays have given their shapes. If the estimate exceeds the memory of `memory`, the rows go to
+    `limits.overflow`; if it exceeds the disk's space too, they are not read. With `start` the network begins with the
+    weights of that version.
+
+    Raises RequestError and its subclasses for faults that the user can correct, HostMemoryError if there is too
+    little memory now, and the errors of `assemble`. `network` is the registered network of the architecture.
+    """
+    if snapshot is not None:
+        owner_oid, spec = None, _of_snapshot(spec, snapshot)
+    checked = CheckedOptions.of(spec)
+    _require_part_tables(spec, checked.split)
+    spec = _without_later_columns(spec, (checked.split.withheld, checked.weights.column))
+    test_size = test_share(checked.split, snapshot)
+
+    def check_estimate(described: tuple[Column, ...], statistics: Statistics) -> bool:
+        estimate = estimate_memory(
+            statistics,
+            targets=spec.target_columns if predicts_target(spec.task) else (),
+            described=described,
+            options=checked.options,
+            test_size=test_size,
+            features=spec.features or (),
+        )
+        tell(estimate)
+        if memory is not None:
+            estimate.check(f"{spec.relation.schema}.{spec.relation.name}", memory)
+        return memory is None or estimate.fits_memory(memory)
+
+    def choose(described: tuple[Column, ...]) -> tuple[str, ...]:
+        require_same_numbers(spec.column_numbers, described, f"{spec.relation.schema}.{spec.relation.name}")
+        features = chosen_features(described, spec, checked.options)
+        others = _other_columns(checked, [column.name for column in described])
+        return tuple(dict.fromkeys((*features, *spec.target_columns, *others)))
+
+    table = read(
+        connection,
+        spec.relation,
+        choose,
+        owner_oid=owner_oid,
+        key=checked.split.key if snapshot is None else snapshot.key,
+        part_tables=spec.part_tables if snapshot is None else {},
+        label_columns=spec.target_columns if spec.task is Task.MULTILABEL else (),
+        has_unlike_texts=lambda name: name not in spec.target_columns and checked.options.encoding(name) == TOKENS,
+        limits=limits,
+        on_statistics=check_estimate,
+    )
+    if snapshot is not None:
+        table = replace(table, sections=part_sections(table, snapshot, checked.split.tables))
+    if spec.task is Task.FORECAST:
+        return assemble_windows(window_table(table, spec), room)
+    return assemble(table, spec, room, consume=True, start=start, network=network)
+
+
+def _of_snapshot(spec: JobSpec, snapshot: SnapshotTable) -> JobSpec:
+    """Return the specification of a training that reads the table of a snapshot."""
+    exclude = tuple(name for name in spec.exclude if name in snapshot.columns)
+    return replace(spec, relation=snapshot.relation, exclude=exclude, column_numbers={})
+
+
+def _other_columns(checked: CheckedOptions, names: Sequence[str]) -> list[str]:
+    """Return the columns that divide and weigh the rows. Refuses a table without one of them, or without the key."""
+    divider, weight = checked.split.divider, checked.weights.column
+    if divider is not None and divider not in names:
+        raise missing_divider_error(divider)
+    if weight is not None and weight not in names:
+        raise _missing_weight_error(weight)
+    require_key(checked.split, names)
+    return [name for name in (divider, weight) if name is not None]
+
+
+def _require_part_tables(spec: JobSpec, split: Split) -> None:
+    """Refuse a specification whose tables of parts are not those of its split."""
+    if set(spec.part_tables) != set(split.tables):
+        tables, named = " and ".join(spec.part_tables) or "no part", " and ".join(split.tables) or "no part"
+        message = f"the specification has tables for {tables}, and its split names tables for {named}"
+        raise RequestError(message, hint="Enqueue jobs with tensile_train, which writes both.")
+
+
+def _without_later_columns(spec: JobSpec, withheld: tuple[str | None, ...]) -> JobSpec:
+    """Return the specification with the features that the table had when the job was enqueued, in the table's order.
+
+    Otherwise a column that was added while the job waited would become a feature, and an excluded column that was
+    dropped would end the job.
+    """
+    if not spec.column_numbers:
+        return spec
+    numbered = sorted((number, name) for name, number in spec.column_numbers.items())
+    features = spec.features or tuple(name for _, name in numbered if name not in (*spec.target_columns, *withheld))
+    return replace(spec, features=features, exclude=())
+
+
+def assemble_windows(windows: WindowTable, room: AvailableMemory | None = None) -> Prepared:
+    """Prepare a training that forecasts, from the windows of its series."""
+    prepared = assemble(windows.table, windows.spec, room, consume=True, forecast=windows.rows)
+    return replace(prepared, membership={"kind": "time", **windows.rows.facts()})
+
+
+def assemble(
+    table: TableData,
+    spec: JobSpec,
+    room: AvailableMemory | None = None,
+    *,
+    consume: bool = False,
+    start: StartingWeights | None = None,
+    forecast: ForecastRows | None = None,
+    network: RegisteredNetwork | None = None,
+) -> Prepared:
+    """Prepare a training from a table that was already read. `forecast` are the series of a table of windows.
+
+    With `consume` the table's columns are emptied and their memory is freed. Raises MemoryLimitError or
+    HostMemoryError for a network that does not fit in `room`, before the network is allocated.
+    """
+    checked = CheckedOptions.of(spec)
+    learnable, columns = learnable_rows(table, spec, checked.options, {} if start is None else start.image_forms)
+    table, known, features = learnable.table, learnable.known, learnable.features
+    parts = divide_rows(table, known, checked.split)
+    train, valid, test = row_numbers(table, known, parts)
+    target = _fit_target(table, spec, known, parts) if forecast is None else forecast.target(spec.target)
+    if start is not None:
+        spec, target, features = _continue_from(start, spec, target, features)
+    texts, kinds = texts_of(columns, features, checked.options), [columns[name].kind for name in features]
+    architecture = resolve_architecture(spec, columns, features, len(train), texts)
+    options = _options_for(architecture, checked.options, spec.task)
+    images = learnable.images.sample(train)
+    preprocessor = _fit_preprocessor(columns, spec, options, target, features, train, table.storage, network, images)
+    target, preprocessor = _with_parts(target, preprocessor, architecture)
+    del columns  # which has copies of the documents' values
+    if start is not None:
+        preprocessor = start.keep_encoders(preprocessor, spec.preprocess)
+    architecture = _completed(architecture, preprocessor, forecast, network)
+    settings = _settings_for(spec, architecture, target, len(train), starts=start is not None)
+    module = build_module(architecture, preprocessor, settings, room, start, network)
+    require_batches(module, len(train), settings)
+    report = _report(learnable, parts, checked.split, preprocessor, options, forecast)
+    held_out, membership = table.take(test), stored_rule(table, spec, parts)  # before the columns are consumed
+    inputs = {} if forecast is not None else input_figures(table.columns, preprocessor, train)
+    weights = _weights(table, known, checked.weights, target, parts)
+    encoded = _encode(learnable, preprocessor, (train, valid, test), weights, settings, consume=consume)
+    fit_first_weights(module, encoded[0].numbers, start, features, preprocessor)
+    return Prepared(
+        module=module,
+        loss=loss_for(module, spec.task, settings, weighted=checked.weights.used, forecast=target.forecast),
+        train=encoded[0],
+        valid=encoded[1],
+        test=encoded[2],
+        preprocessor=preprocessor,
+        data_digest=table.digest,
+        settings=settings,
+        early_stop=_early_stop(spec, settings, len(valid)),
+        metric=checked.metric,
+        architecture=architecture,
+        outputs=target.outputs,
+        input_shape=preprocessor.input_shape,
+        task=spec.task,
+        held_out=held_out,
+        unlabeled_rows=learnable.unlabeled_rows,
+        skipped=learnable.images.skipped,
+        membership=membership,
+        report=report,
+        chosen=_chosen(spec, settings),
+        init_from=None if start is None else start.to_json(),
+        auto_reason=auto_reason(spec, architecture, len(train), kinds, texts),
+        forecast=forecast,
+        network=network,
+        inputs=inputs,
+        buckets=length_buckets(encoded[0], preprocessor, settings.length_buckets, settings.batch_size),
+    )
+
+
+def _encode(
+    learnable: LearnableRows,
+    preprocessor: Preprocessor,
+    parts: Sequence[Rows],
+    weights: Sequence[Weights] | None,
+    settings: TrainingSettings,
+    *,
+    consume: bool,
+) -> list[Part]:
+    """Return the rows of each part. With `consume` the table's columns are emptied, else they stay as they are."""
+    table, images = learnable.table, learnable.images
+    if not consume:
+        table = replace(table, columns=dict(table.columns))
+    table.columns.update(images.columns)
+    mixed = settings.mixup is not None
+    return encode_parts(table, preprocessor, parts, weights, consume=consume, mixed=mixed, pending=images.pending)
+
+
+def _options_for(architecture: dict[str, Any], options: FeatureOptions, task: Task) -> FeatureOptions:
+    """Return the options of the features for a network: one that embeds its inputs gets categories by number."""
+    return options.embedding(pairs=task is Task.PAIRS) if architectures.embeds(architecture) else options
+
+
+def _report(
+    learnable: LearnableRows,
+    parts: Parts,
+    split: Split,
+    preprocessor: Preprocessor,
+    options: FeatureOptions,
+    forecast: ForecastRows | None,
+) -> tuple[Fact, ...]:
+    """Return the report on the data of a table, or of the series of a forecast."""
+    if forecast is not None:
+        return report_series(forecast)
+    return report_data(
+        ReportInput(
+            table=learnable.table,
+            known=learnable.known,
+            parts=parts,
+            split=split,
+            preprocessor=preprocessor,
+            options=options,
+            skipped=learnable.images.skipped,
+            unlabeled_rows=learnable.unlabeled_rows,
+        )
+    )
+
+
+def _completed(
+    architecture: dict[str, Any],
+    preprocessor: Preprocessor,
+    forecast: ForecastRows | None,
+    network: RegisteredNetwork | None,
+) -> dict[str, Any]:
+    """Return the architecture with the layout of encoded rows and what identifies a network of a library."""
+    layout = preprocessor.layout | preprocessor.part_layout | ({} if forecast is None else forecast.recipe.layout)
+    if (pair := preprocessor.target.pair) is not None:
+        parts = [(part.feature, part.begin, part.end) for part in preprocessor.parts]
+        layout |= {"item_ranges": list(item_ranges(parts, pair.items))}
+    own = {} if network is None else {"digest": network.digest}
+    return architectures.with_layout(architecture, layout) | own | architectures.library_of(architecture)
+
+
+def _fit_target(table: TableData, spec: JobSpec, known: Rows, parts: Parts) -> TargetEncoding:
+    """Fit the encoding of the target to the rows that have one."""
+    if spec.task is Task.PAIRS:
+        return pair_target(spec.target, spec.target_columns)
+    column = table.columns[spec.target]
+    if spec.task is Task.ANOMALY:
+        return anomaly_target(spec.target, column, spec.hyperparams.get("contamination"))
+    labels = column if len(known) == table.rows else column.stored(known, table.storage)
+    link = link_function_of(spec.hyperparams.get("loss"))
+    return fit_target(spec.target, spec.task, labels, parts.train, link, spec.targets)
+
+
+def _continue_from(
+    start: StartingWeights, spec: JobSpec, target: TargetEncoding, features: tuple[str, ...]
+) -> tuple[JobSpec, TargetEncoding, tuple[str, ...]]:
+    """Return the specification, target and features with what a training takes over from another version."""
+    target, features = start.keep_target(target), start.in_order(features)
+    if spec.architecture["type"] == "auto":
+        spec = replace(spec, architecture=architectures.without_layout(start.architecture))
+    return spec, target, features
+
+
+def _settings_for(
+    spec: JobSpec, architecture: dict[str, Any], target: TargetEncoding, rows: int, *, starts: bool
+) -> TrainingSettings:
+    """Return the settings of the training. Refuses a network that cannot learn this target, or no ensemble."""
+    settings = settings_of(spec, architecture, rows, starts=starts)
+    check_targets_of_estimator(architecture, target.task, several=target.outputs > 1)
+    check_ensemble(architecture, spec.hyperparams, starts=starts)
+    return settings
+
+
+def _weights(
+    table: TableData, known: Rows, options: WeightOptions, target: TargetEncoding, parts: Parts
+) -> list[Weights] | None:
+    """Return the weights of the training, validation and test rows, or None if all rows weigh the same."""
+    if not options.used:
+        return None
+    if options.column is not None and options.column not in table.columns:
+        raise _missing_weight_error(options.column)
+    column = None if options.column is None else ColumnRows(table.columns[options.column], known)
+    goal = ColumnRows(table.columns[target.name], known)
+    return row_weights(options, target, goal, column, (parts.train, parts.valid, parts.test), table.storage)
+
+
+def _missing_weight_error(name: str) -> MissingError:
+    hint = "Name another column as weight."
+    return MissingError(f'hyperparams: column "{name}", the weight, does not exist in the table', hint=hint)
+
+
+def _chosen(spec: JobSpec, settings: TrainingSettings) -> tuple[str, ...]:
+    """Return the names of the settings that were not requested but chosen for the number of rows."""
+    ensemble = settings.ensemble > 1 and "ensemble" not in spec.hyperparams
+    return _chosen_by_default(spec) + (("ensemble",) if ensemble else ())
+
+
+def _chosen_by_default(spec: JobSpec) -> tuple[str, ...]:
+    """Return the names of the settings that the request leaves to the package."""
+    names = tuple(name for name in ("batch_size", "epochs") if spec.hyperparams.get(name) is None)
+    return names if spec.early_stop is not None else (*names, "early_stop")
+
+
+def _early_stop(spec: JobSpec, settings: TrainingSettings, valid_rows: int) -> EarlyStop:
+    """Return the initial state of early stopping.
+
+    If the request does not mention early stopping, it is on if the request does not give the epochs either and there
+    are enough validation rows.
+    """
+    request = spec.early_stop
+    if request is None and "epochs" in _chosen_by_default(spec) and valid_rows >= FEWEST_VALID_ROWS:
+        request = {}
+    state = EarlyStop.parse(request, spec.task, settings.epochs)
+    if state.patience is not None and not valid_rows:
+        hint = "Add rows, give a larger valid_size, or switch it off: early_stop => '{\"on\": false}'."
+        raise DataError("none of the rows falls to the validation part, which early_stop needs", hint=hint)
+    if settings.schedule == "plateau" and not valid_rows:
+        hint = "Add rows, give a larger valid_size, or choose another schedule."
+        raise DataError("none of the rows falls to the validation part, which schedule plateau needs", hint=hint)
+    return state
+
+
+def _with_parts(
+    target: TargetEncoding, preprocessor: Preprocessor, architecture: Mapping[str, Any]
+) -> tuple[TargetEncoding, Preprocessor]:
+    """Return both with what the outputs of a network are: the errors of parts of a row, or vectors of a width."""
+    if target.anomaly is not None:
+        return _with_anomaly_parts(target, target.anomaly, preprocessor)
+    if target.pair is None:
+        return target, preprocessor
+    target = replace(target, pair=replace(target.pair, width=architectures.pair_width(architecture)))
+    return target, preprocessor.with_target(target)
+
+
+def _with_anomaly_parts(
+    target: TargetEncoding, anomaly: AnomalyScale, preprocessor: Preprocessor
+) -> tuple[TargetEncoding, Preprocessor]:
+    """Return both with the features whose errors add up to a row's score."""
+    target = replace(target, anomaly=replace(anomaly, parts=tuple(own.feature for own in preprocessor.parts)))
+    return target, preprocessor.with_target(target)
+
+
+def _fit_preprocessor(
+    columns: Columns,
+    spec: JobSpec,
+    options: FeatureOptions,
+    target: TargetEncoding,
+    features: tuple[str, ...],
+    train: Rows,
+    storage: RowStorage,
+    network: RegisteredNetwork | None,
+    image_rows: Rows | None,
+) -> Preprocessor:
+    shape = architectures.natural_shape(spec.architecture, *array_shapes(columns, features))
+    return fit(
+        columns,
+        target=target,
+        features=features,
+        options=options,
+        train=train,
+        input_shape=shape,
+        storage=storage,
+        network=network,
+        image_rows=image_rows,
+    )
