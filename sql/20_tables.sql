@@ -946,7 +946,9 @@ create table tensile.rank_networks (
   lost_ns bigint not null,
   measured_at timestamptz not null default now(),
   primary key (hosts, device_kind, collective, size_bytes),
-  constraint rank_networks_have_a_known_collective check (collective in ('all_to_all', 'all_reduce', 'copy')),
+  constraint rank_networks_have_a_known_collective check (
+    collective in ('all_to_all', 'one_way', 'all_reduce', 'copy')
+  ),
   constraint rank_networks_are_measured check (cardinality(hosts) > 1 and size_bytes > 0 and time_ns > 0),
   constraint rank_networks_take_longer_beside_work check (beside_ns >= time_ns and lost_ns between 0 and beside_ns)
 );
@@ -956,7 +958,8 @@ comment on table tensile.rank_networks is
 comment on column tensile.rank_networks.hosts is 'host of each device, sorted; a host of two devices occurs twice';
 comment on column tensile.rank_networks.device_kind is 'kind of the devices';
 comment on column tensile.rank_networks.collective is
-  'all_to_all: each device sends as much to every other one; all_reduce: the library adds up values of all devices; '
+  'all_to_all: each device sends as much to every other one; one_way: one device of each pair sends as much to the '
+  'other; all_reduce: the library adds up values of all devices; '
   'copy: each device copies as much between its memory and that of the host';
 comment on column tensile.rank_networks.size_bytes is 'bytes that each device sends to all others together, or copies';
 comment on column tensile.rank_networks.time_ns is 'mean time of such a transfer while the devices wait for it';

@@ -539,7 +539,9 @@ create table tensile.rank_networks (
   lost_ns bigint not null,
   measured_at timestamptz not null default now(),
   primary key (hosts, device_kind, collective, size_bytes),
-  constraint rank_networks_have_a_known_collective check (collective in ('all_to_all', 'all_reduce', 'copy')),
+  constraint rank_networks_have_a_known_collective check (
+    collective in ('all_to_all', 'one_way', 'all_reduce', 'copy')
+  ),
   constraint rank_networks_are_measured check (cardinality(hosts) > 1 and size_bytes > 0 and time_ns > 0),
   constraint rank_networks_take_longer_beside_work check (beside_ns >= time_ns and lost_ns between 0 and beside_ns)
 );

@@ -16,8 +16,8 @@ KIND = "cpu:A:1"
 
 def between(*hosts: str, message_ns: int = 100_000) -> GangNetwork:
     network = network_of(len(hosts), message_ns=message_ns, busy=True)
-    copied = replace(network.times.measured[0], collective=Collective.COPY)
-    return replace(network, hosts=hosts, times=NetworkTimes(measured=(*network.times.measured, copied)))
+    others = [replace(network.times.measured[0], collective=own) for own in (Collective.COPY, Collective.ONE_WAY)]
+    return replace(network, hosts=hosts, times=NetworkTimes(measured=(*network.times.measured, *others)))
 
 
 def test_network_is_found_by_the_hosts_of_all_ranks_and_the_kind_of_device(database: Database) -> None:

@@ -1,12 +1,13 @@
 """Compares one training on several processes (ranks) with PyTorch's DistributedDataParallel, in the same turns.
 
     python -m indb_tensile.bench ranks [--models cnn … | bert [--batch 4] [--side 32]] [--parts 4]
-        [--ranks 1 2] [--bits 4] [--share 0.7] [--rounds 5] [--iterations 3] [--json]
+        [--ranks 1 2] [--bits 4] [--share 0.7] [--rounds 5] [--iterations 3] [--seconds 0.5] [--json]
 
 The networks are five small ones, or known ones (bench/harness/networks.py). Every
 contender trains the same network on the same batch, which is divided into `--parts` parts, with one thread a
 rank and Gloo over loopback. A rank computes the parts that fall to it. The contenders of all numbers of ranks take
-turns, each from the same initial state:
+turns, each from the same initial state. A turn has `--iterations` iterations, or as many more as take `--seconds`: a
+turn of a tenth of a second shows what one wait for a processor did.
 
 - `DDP` is eager PyTorch with fused Adam. It adds up a rank's parts without an exchange (`no_sync`), and exchanges
   buckets of gradients during the backward pass of the last part. Gradients are views of the buckets.
@@ -48,13 +49,14 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from math import ceil
 from statistics import median
 from typing import Any
 
 from indb_tensile import config
 from indb_tensile.bench.commands.forecast import SmallNetwork
 from indb_tensile.bench.harness import networks
-from indb_tensile.bench.harness.argument_types import portion, whole
+from indb_tensile.bench.harness.argument_types import number, portion, whole
 from indb_tensile.bench.harness.benchmark_processes import preload, preload_children, run_each_alone
 from indb_tensile.bench.harness.cases import BenchmarkCase, add_sizes
 from indb_tensile.bench.harness.process_exit import run
@@ -102,6 +104,7 @@ class RankOptions:
     share: float = 0.7
     rounds: int = 5
     iterations: int = 3
+    turn_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -112,6 +115,14 @@ class _Entry:
     method: RankMethod
     plans: list[PlannedMemory | None]
     rounds: list[list[RankTurn]] = field(default_factory=list)
+
+    def long_enough(self, options: RankOptions) -> int:
+        """Return the iterations of a turn, after one that is not counted.
+
+        From the latencies of that turn the first round is foretold.
+        """
+        slowest_ns = max(turn.step_ns for turn in self.team.turn(self.method, options.iterations))
+        return max(options.iterations, ceil(options.turn_s * 1e9 / slowest_ns))
 
     @property
     def times_ns(self) -> list[float]:
@@ -137,6 +148,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         share=options.share,
         rounds=options.rounds,
         iterations=options.iterations,
+        turn_s=options.seconds,
     )
     broken = 0
     for name in options.models:
@@ -161,11 +173,10 @@ def measure(source: SubjectSource, options: RankOptions) -> list[Row]:
             for team in teams
             for method in methods(team.ranks, options.share)
         ]
-        for entry in entries:  # a turn that is not counted, from whose latencies that of the first round is foretold
-            entry.team.turn(entry.method, options.iterations)
+        iterations = [entry.long_enough(options) for entry in entries]
         for _ in range(options.rounds):
-            for entry in entries:
-                entry.rounds.append(entry.team.turn(entry.method, options.iterations))
+            for entry, count in zip(entries, iterations, strict=True):
+                entry.rounds.append(entry.team.turn(entry.method, count))
         rows = [labels | _figures(entry, entries, len(subject.x)) for entry in entries]
     if options.bits:
         rows += [labels | row for row in _bits_only(source, options)]
@@ -333,7 +344,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--bits", type=whole(0), default=4, help="ranks whose bits alone are compared; 0: none")
     parser.add_argument("--share", type=portion, default=0.7, help="share of DDP's memory of the last rows")
     parser.add_argument("--rounds", type=whole(), default=5)
-    parser.add_argument("--iterations", type=whole(), default=3, help="iterations of a turn, after one to warm up")
+    parser.add_argument(
+        "--iterations", type=whole(), default=3, help="least iterations of a turn, after one to warm up"
+    )
+    parser.add_argument("--seconds", type=number(0), default=0.5, help="least time of a turn")
     parser.add_argument("--json", action="store_true", help="print one JSON object per line")
     return parser
 

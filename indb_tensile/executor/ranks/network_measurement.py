@@ -11,7 +11,10 @@ If the ranks compute on processors, each transfer is also made beside a computat
 its thread has no processor. That follows from the two clocks of the thread, and so does not depend on how fast the
 machine happens to be. With a processor to spare it is next to nothing. Where processors also make the copies between
 the memories of device and host, as on an emulated device, copies are timed in the same way. On one machine all that
-takes about a second.
+takes less than two seconds.
+
+A thread that wakes up beside a computation waits for the rest of the computation's slice, so a transfer begins at any
+moment of a slice, as in a step. When each began with the computation, it waited for a whole slice.
 """
 
 from collections.abc import Callable, Sequence
@@ -37,14 +40,17 @@ from indb_tensile.scheduler.timing.network_times import (
 # go in pieces or in the library's own ones, at the rate of the largest size.
 SIZES_BYTES = {
     Collective.ALL_TO_ALL: (1 << 12, 1 << 17, 1 << 19, 1 << 21),
+    Collective.ONE_WAY: (1 << 12, 1 << 17, 1 << 19, 1 << 21),
     Collective.ALL_REDUCE: (1 << 12, 1 << 17, 1 << 20, 1 << 23),
     Collective.COPY: (1 << 16, 1 << 21),
 }
 # Beside a computation a message either finds a processor at once, or after the computation's slice of some
 # milliseconds. So the mean counts, without the extremes, which other programs may have caused. On two cores seven
-# rounds beside a computation gave between 0.4 and 4.5 ms for the same transfer.
+# rounds beside a computation gave between 0.4 and 4.5 ms for the same transfer. A line through all sizes is taken of
+# them (scheduler/timing/network_times.py), so 36 rounds count together.
 _ROUNDS = 7
-_BUSY_ROUNDS = 13
+_BUSY_ROUNDS = 9
+_SLICES_NS = 8_000_000  # two ticks of 4 ms: a computation loses its processor at a tick, after a slice of 1 to 3 ms
 _PAIRS = 5  # of values in turn, so that none is in the caches
 _ITEM_BYTES = 4
 _SIDE = 128  # a product of two such matrices takes less time than a message
@@ -97,9 +103,9 @@ def _time(
     if not on_processor:
         return ExchangeTime.free(alone_ns)
     beside = []
-    for _ in range(_BUSY_ROUNDS):
+    for number in range(_BUSY_ROUNDS):
         before()
-        beside.append(_beside_products(transfer, lane))
+        beside.append(_beside_products(transfer, lane, after_ns=number * _SLICES_NS // _BUSY_ROUNDS))
     beside_ns, lost_ns = map(_typical_ns, zip(*beside, strict=True))
     beside_ns = max(alone_ns, beside_ns)
     return ExchangeTime(alone_ns=alone_ns, beside_ns=beside_ns, lost_ns=min(lost_ns, beside_ns))
@@ -109,8 +115,8 @@ def _typical_ns(times_ns: Sequence[int]) -> int:
     return round(fmean(sorted(times_ns)[1:-1]))
 
 
-def _beside_products(transfer: Callable[[], None], lane: ExchangeLane) -> tuple[int, int]:
-    """Make a transfer on the lane while this thread multiplies matrices.
+def _beside_products(transfer: Callable[[], None], lane: ExchangeLane, *, after_ns: int) -> tuple[int, int]:
+    """Make a transfer on the lane while this thread multiplies matrices, which it has done for `after_ns` before.
 
     Return the time of the transfer, and for how long this thread had no processor meanwhile.
     """
@@ -123,6 +129,9 @@ def _beside_products(transfer: Callable[[], None], lane: ExchangeLane) -> tuple[
         finally:
             ended.set()
 
+    until_ns = perf_counter_ns() + after_ns
+    while perf_counter_ns() < until_ns:
+        torch.mm(factor, factor, out=product)
     begin_ns, had_ns = perf_counter_ns(), thread_time_ns()
     lane.start(make, _HOST)
     while not ended.is_set():
@@ -146,6 +155,29 @@ def _all_to_all(group: RankGroup, size_bytes: int) -> Callable[[], None]:
     def transfer() -> None:
         received, sent = next(values)
         _wait(group.alltoall_base(received, sent, counts, counts))
+
+    return transfer
+
+
+def _one_way(group: RankGroup, size_bytes: int) -> Callable[[], None]:
+    """Return a transfer in which one rank of each pair sends the other one so many bytes, in turn.
+
+    If the number of ranks is odd, the last one does neither.
+    """
+    rank, ranks = group.rank(), group.size()
+    other = rank ^ 1
+    elements = size_bytes // _ITEM_BYTES
+    values = cycle([(torch.ones(elements), torch.ones(elements)) for _ in range(_PAIRS)])
+    senders = cycle([0, 1])
+
+    def transfer() -> None:
+        received, sent = next(values)
+        sends, receives = [0] * ranks, [0] * ranks
+        if next(senders) == rank % 2 and other < ranks:
+            sends[other] = elements
+        elif other < ranks:
+            receives[other] = elements
+        _wait(group.alltoall_base(received[: sum(receives)], sent[: sum(sends)], receives, sends))
 
     return transfer
 
@@ -174,4 +206,9 @@ def _wait(work: torch.distributed.Work) -> None:
     work.wait()
 
 
-_TRANSFERS = {Collective.ALL_TO_ALL: _all_to_all, Collective.ALL_REDUCE: _all_reduce, Collective.COPY: _copy}
+_TRANSFERS = {
+    Collective.ALL_TO_ALL: _all_to_all,
+    Collective.ONE_WAY: _one_way,
+    Collective.ALL_REDUCE: _all_reduce,
+    Collective.COPY: _copy,
+}

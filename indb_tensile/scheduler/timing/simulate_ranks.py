@@ -4,19 +4,18 @@ Each rank has a device with copy lanes of its own, and may have another plan, bu
 exchange begins when the last rank has started it and the exchange before it has ended, and it ends for all ranks at
 once. So a rank that is late, as its copies are, makes all others wait, and their waits are counted.
 
-Ranks on one host share its processors in two ways. If more threads compute than there are cores, all of them compute
-more slowly. And an exchange takes processors, too: where all ranks of a host compute beside it, it takes the time
-that was measured beside a computation, and their operators lose what was measured; where none does, it takes the time
+Ranks on one host share its processors with their exchanges. Where all ranks of a host compute beside an exchange, it
+takes the time that was measured so, and their operators lose what was measured; where none does, it takes the time
 that was measured alone. In between both grow with the share of the host's ranks that compute. The slowest rank's time
 of an exchange counts, because each message needs its sender and its receiver.
 
 This is a fluid simulation: between two events every operator and the exchange under way progress at a constant pace.
 `simulate` (simulate.py) foretells several jobs on one device, with the exchanges of each as measured latencies. With
-equal plans, enough cores and exchanges that cost operators nothing both give the same times.
+equal plans and exchanges that cost operators nothing both give the same times.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
@@ -43,14 +42,13 @@ class RankRun:
     """The step of one rank under its plan, on a device of its own behind `link`.
 
     The latencies of `run` are those without other ranks; of an operator that waits for an exchange they do not count.
-    `exchanges` has the time of each exchange as this rank sees it. `threads` compute for it on its `host`.
+    `exchanges` has the time of each exchange as this rank sees it.
     """
 
     run: JobRun
     exchanges: tuple[ExchangeTime, ...]
     link: Link
     host: str = ""
-    threads: int = 1
 
     def __post_init__(self) -> None:
         started = sum(operator.starts is not None for operator in self.run.graph.operators)
@@ -60,8 +58,6 @@ class RankRun:
         computed = any(op.stage is Stage.UPLOAD or (op.awaits is None and ns) for op, ns in operators)
         if not computed and not any(time.alone_ns for time in self.exchanges):
             raise InvariantError("rank run: its step takes no time")
-        if self.threads <= 0:
-            raise InvariantError(f"rank run: {self.threads} threads compute, not at least 1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,19 +68,15 @@ class RankForecast:
     late_ns: int
 
 
-def simulate_ranks(
-    ranks: Sequence[RankRun], *, cores: Mapping[str, int] | None = None, cache: PlanCache | None = None
-) -> tuple[RankForecast, ...]:
+def simulate_ranks(ranks: Sequence[RankRun], *, cache: PlanCache | None = None) -> tuple[RankForecast, ...]:
     """Run all ranks from their home states until the pattern repeats. Return each rank's mean iteration.
 
-    `cores` has the processors of hosts. A host that is not among them has enough. Raises InvariantError if the ranks
-    do not make the same number of exchanges.
+    Raises InvariantError if the ranks do not make the same number of exchanges.
     """
     counts = {len(rank.exchanges) for rank in ranks}
     if len(counts) != 1:
         raise InvariantError(f"ranks make different numbers of exchanges in a step: {sorted(counts)}")
-    kept = PlanCache() if cache is None else cache
-    return _Gang(ranks, cores or {}, kept).forecasts()
+    return _Gang(ranks, PlanCache() if cache is None else cache).forecasts()
 
 
 def without_waits(ranks: Sequence[RankRun]) -> tuple[RankRun, ...]:
@@ -229,9 +221,8 @@ def _wait(copy: Copy | None, cause: _Cause) -> Iterator[_Activity]:
 class _Gang:
     """The event loop: all ranks, their hosts, and the exchange that is next or under way."""
 
-    def __init__(self, ranks: Sequence[RankRun], cores: Mapping[str, int], cache: PlanCache) -> None:
+    def __init__(self, ranks: Sequence[RankRun], cache: PlanCache) -> None:
         self._ranks = [_Rank(rank, cache) for rank in ranks]
-        self._cores = cores
         self._cache = cache
         self._now_ns = 0.0
         self._ended = 0  # exchanges
@@ -322,15 +313,10 @@ class _Gang:
 
     def _pace(self, rank: _Rank, duration_ns: float) -> float:
         """Return the pace of this rank's operator, beside an exchange that takes so long in all."""
-        host = rank.rank.host
-        pace = 1.0
-        if host in self._cores:
-            wanted = sum(r.rank.threads for r in self._ranks if r.rank.host == host and r.activity.computes)
-            pace = min(1.0, self._cores[host] / wanted)
         if duration_ns in (0.0, _NEVER):
-            return pace
+            return 1.0
         number = self._ended % len(rank.rank.exchanges)
-        return pace * (1 - self._busy_share(rank) * rank.rank.exchanges[number].lost_ns / duration_ns)
+        return 1 - self._busy_share(rank) * rank.rank.exchanges[number].lost_ns / duration_ns
 
 
 def _forecast(rank: _Rank, cache: PlanCache) -> RankForecast:

@@ -1,6 +1,9 @@
 """Ranks that are connected measure their network, from which their first exchanges are foretold."""
 
+from typing import Any, cast
+
 import pytest
+import torch
 
 from indb_tensile.executor.capture.passes import Passes
 from indb_tensile.executor.capture.rank_share import RankShare, Reduce
@@ -12,23 +15,46 @@ from indb_tensile.executor.run.runner import Runner
 from indb_tensile.scheduler.exchange_times import ExchangeTime
 from indb_tensile.scheduler.link import FREE_COPIES
 from indb_tensile.scheduler.memory.peak import LIVENESS
-from indb_tensile.scheduler.timing.network_times import GangNetwork, NetworkTimes
+from indb_tensile.scheduler.timing.network_times import Collective, GangNetwork, NetworkTimes
 from tests.device.memory_device import MemoryDevice
 from tests.executor.conftest import DEFAULTS, job_of
 from tests.executor.ranks.rank_steps import steps_of
 from tests.executor.ranks.rank_threads import on_ranks
 
 
+class _NotingGroup:
+    """A group that notes how many elements this rank has sent and received in each all-to-all."""
+
+    def __init__(self, group: RankGroup) -> None:
+        self._group = group
+        self.directions: set[tuple[int, int]] = set()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._group, name)
+
+    def alltoall_base(
+        self, received: torch.Tensor, sent: torch.Tensor, receives: list[int], sends: list[int], /
+    ) -> torch.distributed.Work:
+        self.directions.add((sum(sends), sum(receives)))
+        return self._group.alltoall_base(received, sent, receives, sends)
+
+
 @pytest.mark.by_day("2")
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_every_operation_is_measured_at_every_size_by_every_rank(ranks: int) -> None:
-    def measure(rank: int, group: RankGroup) -> NetworkTimes:
+    def measure(rank: int, group: RankGroup) -> tuple[NetworkTimes, set[tuple[int, int]]]:
         del rank
-        return measure_network(group, copies=True)
+        noting = _NotingGroup(group)
+        return measure_network(cast(RankGroup, noting), copies=True), noting.directions
 
     expected = [(collective, size_bytes) for collective, sizes in SIZES_BYTES.items() for size_bytes in sizes]
-    for times in on_ranks(ranks, measure):
+    one_way = {
+        directions for size in SIZES_BYTES[Collective.ONE_WAY] for directions in ((size // 4, 0), (0, size // 4))
+    }
+    for rank, (times, directions) in enumerate(on_ranks(ranks, measure)):
         assert [(row.collective, row.size_bytes) for row in times.measured] == expected
+        alone = {both for both in directions if min(both) == 0}
+        assert alone == (one_way if rank < 2 else {(0, 0)}), "the third rank is in no pair"
 
 
 def test_devices_that_do_not_compute_on_processors_lose_nothing_to_transfers() -> None:

@@ -4,7 +4,7 @@ It goes from operator to operator of the graph that runs, and shares no code wit
 iteration nor lanes. It is slow, and it goes on until the state of all ranks repeats.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,17 +18,16 @@ _MOST_ITERATIONS = 100
 Action = tuple[Any, ...]
 
 
-def mean_iterations_ns(ranks: Sequence[RankRun], cores: Mapping[str, int]) -> list[float] | None:
+def mean_iterations_ns(ranks: Sequence[RankRun]) -> list[float] | None:
     """Return the mean time of an iteration of each rank; None if their state does not repeat soon."""
-    return _Judgement(ranks, cores).run()
+    return _Judgement(ranks).run()
 
 
 class _Judgement:
     """All ranks at one moment, and the exchange that is next or under way."""
 
-    def __init__(self, ranks: Sequence[RankRun], cores: Mapping[str, int]) -> None:
+    def __init__(self, ranks: Sequence[RankRun]) -> None:
         self.ranks = ranks
-        self.cores = cores
         self.judged = [_Judged(_actions(rank)) for rank in ranks]
         self.now, self.ended, self.left = 0.0, 0, 1.0
 
@@ -82,13 +81,10 @@ class _Judgement:
         rank = self.ranks[number]
         if not self.judged[number].computes:
             return 0.0
-        both = zip(self.ranks, self.judged, strict=True)
-        threads = sum(other.threads for other, own in both if other.host == rank.host and own.computes)
-        pace = min(1.0, self.cores.get(rank.host, threads) / threads)
         if not self._runs() or self._whole() == 0:
-            return pace
+            return 1.0
         lost = rank.exchanges[self.ended % len(rank.exchanges)].lost_ns
-        return pace * (1 - self._share(rank.host) * lost / self._whole())
+        return 1 - self._share(rank.host) * lost / self._whole()
 
     def _pass_time(self) -> None:
         paces = [self._pace(number) for number in range(len(self.ranks))]

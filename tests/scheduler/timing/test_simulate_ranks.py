@@ -67,17 +67,6 @@ def test_exchange_that_takes_processors_does_so_by_the_share_of_ranks_that_compu
     assert (first.forecast.compute_ns, first.forecast.exchange_ns, first.late_ns) == (300, 400, 150)
 
 
-def test_ranks_share_the_cores_of_their_host_while_more_of_them_compute() -> None:
-    """Four ranks on two cores take twice as long, and the last of them alone has a core for itself."""
-    four = [replace(_rank((100, 100, 100)), host="h")] * 4
-    assert [own.forecast.iteration_ns for own in simulate_ranks(four, cores={"h": 2})] == [600] * 4
-    assert [own.forecast.iteration_ns for own in simulate_ranks(four, cores={"h": 4})] == [400] * 4
-    late = [*four[:3], replace(four[3], run=replace(four[3].run, latency_ns=(100, 500, 100, 0)))]
-    iterations = [own.forecast.iteration_ns for own in simulate_ranks(late, cores={"h": 2})]
-    assert len(set(iterations)) == 1
-    assert iterations[0] < 2 * 700 + 200
-
-
 def test_measured_exchange_takes_as_long_as_the_rank_that_came_last_to_it() -> None:
     early, late = _rank((100, 100, 100)), replace(_rank((300, 200, 100)), exchanges=(ExchangeTime.free(150),))
     assert without_waits([early, late]) == (replace(early, exchanges=late.exchanges), late)
@@ -132,13 +121,12 @@ def test_equal_ranks_lose_to_exchanges_what_is_foretold_in_captured_order(
 
 @given(st.data())
 def test_judge_has_the_same_iterations(data: st.DataObject) -> None:
-    """Ranks have plans, latencies, links and threads of their own, on hosts with few cores."""
+    """Ranks have plans, latencies, links and hosts of their own."""
     ranks = data.draw(_gangs())
-    cores = data.draw(st.dictionaries(st.sampled_from("ab"), st.integers(1, 3)))
-    judged = mean_iterations_ns(ranks, cores)
+    judged = mean_iterations_ns(ranks)
     assume(judged is not None)
     assert judged is not None
-    foretold = [own.forecast for own in simulate_ranks(ranks, cores=cores)]
+    foretold = [own.forecast for own in simulate_ranks(ranks)]
     for forecast, exact in zip(foretold, judged, strict=True):
         assert forecast.iteration_ns == pytest.approx(exact, rel=5e-3, abs=2)
         parts = forecast.compute_ns + forecast.copies_ns + forecast.exchange_ns
@@ -201,7 +189,6 @@ def _gangs(draw: st.DrawFn, *, free: bool = False) -> list[RankRun]:
                 exchanges=times,
                 link=link if free else replace(link, duplex=draw(st.sampled_from((1.0, 0.75, 0.5)))),
                 host=draw(st.sampled_from("ab")),
-                threads=draw(st.integers(1, 2)),
             )
         )
     return ranks
