@@ -24,15 +24,17 @@ def refuse_alike_rows(
         return
     rows = max(map(len, values.values()), default=0)
     if rows and is_complete:
-        raise _refusal(table, values, f"has one value in all {rows} rows")
+        raise _refusal(table, values, "has one value in all rows")
     if rows and all(own[0] is None for own in values.values()) and not _has_value(plpy, table, list(values)):
         raise _refusal(table, values, "is NULL in all rows")
 
 
 def _refusal(table: Table, features: Mapping[str, Any], fault: str) -> RefusalError:
+    # The client copies frames into temporary tables, whose names say nothing to its caller.
+    of_table = "" if table.schema.startswith("pg_temp") else f" of {table}"
     return RefusalError(
         DATA,
-        f"every feature of {table} {fault}: there is nothing to learn from",
+        f"every feature{of_table} {fault}: there is nothing to learn from",
         detail=f"The features are: {', '.join(features)}.",
         hint="Add rows that differ, or name other columns with features => array[...].",
     )

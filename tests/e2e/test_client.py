@@ -180,7 +180,8 @@ def test_errors_have_sentence_detail_and_hint(client: Tensile) -> None:
         client.train("refused", pandas.DataFrame({"a": ["x", 1], "y": [0, 1]}), target="y")
     with pytest.raises(RequestError, match="a column named 7, of type int"):
         client.train("refused", pandas.DataFrame({7: [1.0], "y": [0]}), target="y")
-    failed = client.train("refused", pandas.DataFrame({"a": [1.0] * 9, "y": [0.5, 1] * 4 + [2]}), target="y")
+    rows = {"day": range(9), "x": [0.5, 1.0, 2.0] * 3, "y": ["no"] * 8 + ["yes"]}  # the training rows have one class
+    failed = client.train("refused", pandas.DataFrame(rows), target="y", split={"last": 0.2, "by": "day"})
     with pytest.raises(DataError, match=f"job {failed.number} failed: "):
         failed.wait(60)
 

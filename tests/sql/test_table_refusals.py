@@ -106,7 +106,7 @@ pytestmark = [pytest.mark.postgres, pytest.mark.clears_database]
             "from generate_series(1, 3) as i",
             Refused(
                 "22000",
-                'every feature of table "public.t" has one value in all 3 rows: there is nothing to learn from',
+                'every feature of table "public.t" has one value in all rows: there is nothing to learn from',
                 "The features are: a, b, c.",
                 "Add rows that differ, or name other columns with features => array[...].",
             ),

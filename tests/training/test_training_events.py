@@ -57,7 +57,7 @@ def test_the_settings_are_described_in_one_sentence(options: dict[str, Any], sen
     if together:
         of_auto = of_auto.replace("(batch_size and epochs chosen", "(batch_size, epochs and ensemble chosen")
         of_auto = of_auto.replace("(epochs chosen", "(epochs and ensemble chosen")
-    assert in_words(prepared) == f"mlp {network}, as fewer than 2000 rows train; {of_auto}"
+    assert in_words(prepared) == f"mlp {network}, as fewer than 1000 rows train; {of_auto}"
     named = assemble(IRIS, spec("target", architecture={"type": "mlp", "hidden": [4]}, **options))
     assert in_words(named) == sentence
 
