@@ -14,7 +14,7 @@ TWO_RANKS = ["DDP", "DDP, ZeRO", "exact", "fast", "exact, divided", "exact, 70%"
 
 @pytest.mark.nightly
 def test_every_contender_has_a_row_and_the_exact_sum_has_the_bits_of_one_device() -> None:
-    rows = measure(Tiny(), RankOptions(ranks=(1, 2), bits=3, parts=4, rounds=1, iterations=1))
+    rows = measure(Tiny(), RankOptions(ranks=(1, 2), bits=3, parts=4, rounds=1, iterations=1, turn_s=0.05))
     assert [(row["ranks"], row["method"]) for row in rows] == [
         *((1, method) for method in ("DDP", "exact", "exact, 70%")),
         *((2, method) for method in TWO_RANKS),

@@ -6,8 +6,8 @@
 The networks are five small ones, or known ones (bench/harness/networks.py). Every
 contender trains the same network on the same batch, which is divided into `--parts` parts, with one thread a
 rank and Gloo over loopback. A rank computes the parts that fall to it. The contenders of all numbers of ranks take
-turns, each from the same initial state. A turn has `--iterations` iterations, or as many more as take `--seconds`: a
-turn of a tenth of a second shows what one wait for a processor did.
+turns, each from the same initial state. All turns have as many iterations: `--iterations` at least, and those that
+the fastest contender does in `--seconds`. A turn of a tenth of a second shows what one wait for a processor did.
 
 - `DDP` is eager PyTorch with fused Adam. It adds up a rank's parts without an exchange (`no_sync`), and exchanges
   buckets of gradients during the backward pass of the last part. Gradients are views of the buckets.
@@ -173,13 +173,14 @@ def measure(source: SubjectSource, options: RankOptions) -> list[Row]:
             for team in teams
             for method in methods(team.ranks, options.share)
         ]
-        iterations = [entry.long_enough(options) for entry in entries]
+        # Parameters are compared after each turn, so all turns have the same number of iterations.
+        iterations = max(entry.long_enough(options) for entry in entries)
         for _ in range(options.rounds):
-            for entry, count in zip(entries, iterations, strict=True):
-                entry.rounds.append(entry.team.turn(entry.method, count))
+            for entry in entries:
+                entry.rounds.append(entry.team.turn(entry.method, iterations))
         rows = [labels | _figures(entry, entries, len(subject.x)) for entry in entries]
     if options.bits:
-        rows += [labels | row for row in _bits_only(source, options)]
+        rows += [labels | row for row in _bits_only(source, options, iterations)]
     _compare_bits(rows)
     return rows
 
@@ -211,13 +212,13 @@ def faults(rows: Sequence[Row]) -> Iterator[str]:
             yield f"{subject}: the peak is {row['peak_bytes'] - row['planned_bytes']} bytes above that of the plan"
 
 
-def _bits_only(source: SubjectSource, options: RankOptions) -> Iterator[Row]:
+def _bits_only(source: SubjectSource, options: RankOptions, iterations: int) -> Iterator[Row]:
     """Run one turn of each sum of ours, each rank in less memory than the rank before."""
     with RankTeam(source, ranks=options.bits, parts=options.parts) as team:
         for like in _ours(options.bits):
             method = replace(like, name=f"{like.name}, bits", share_step=0.1)
             entry = _Entry(team=team, method=method, plans=team.plan(method))
-            entry.rounds.append(team.turn(method, options.iterations))
+            entry.rounds.append(team.turn(method, iterations))
             yield _common(entry)
 
 
