@@ -274,7 +274,7 @@ class Controller:
         if isinstance(event, Parking):
             self._limits.pause(trainer, self._clock_s())
         if isinstance(event, Departure):
-            self._device_at_s = self._clock_s()  # so that the catalog shows no use of a job that is published
+            self._device_at_s = self._clock_s()  # record the device now: a job that is published uses no memory of it
         if event is not None:
             self._events.append(event)
         self._reclaim()

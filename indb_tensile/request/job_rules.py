@@ -36,7 +36,7 @@ def check_max_runtime(seconds: Any) -> int | None:
 
 
 def check_not_before(moment: str | None) -> str | None:
-    """Return the earliest time of the start, as text, or None. Raises RequestError for a time that never comes."""
+    """Return the earliest time of the start, as text, or None. Raises RequestError for infinity."""
     if moment == "infinity":
         message = "not_before is infinity, so the job would never start"
         hint = "Give a time; or leave it out, and hold the job with tensile_pause(job) until tensile_resume(job)."

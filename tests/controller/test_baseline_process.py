@@ -28,6 +28,14 @@ def process(directory: Path) -> Iterator[tuple[BaselineProcess, BaselineFiles]]:
             baseline.stop()
 
 
+def _attend_until_ended(baseline: BaselineProcess, now_s: float) -> None:
+    def ended() -> bool:
+        baseline.attend(now_s)
+        return not baseline.asked
+
+    until(ended, DEADLINE_S)
+
+
 def test_a_process_is_started_for_rows_that_wait_and_never_again_for_the_same(tmp_path: Path) -> None:
     with process(tmp_path) as (baseline, files):
         files.put(VERSION, b"3")
@@ -36,23 +44,13 @@ def test_a_process_is_started_for_rows_that_wait_and_never_again_for_the_same(tm
         baseline.serve(WorkerId(4))
         baseline.attend(1.0)
         assert baseline.asked
-
-        def ended() -> bool:
-            baseline.attend(2.0)
-            return not baseline.asked
-
-        until(ended, DEADLINE_S)
+        _attend_until_ended(baseline, 2.0)
         files.put(VERSION, b"0")
         baseline.attend(61.9)
         assert not baseline.asked, "it pauses for a minute after a process that failed"
         baseline.attend(62.0)
         assert baseline.asked
-
-        def ended_well() -> bool:
-            baseline.attend(63.0)
-            return not baseline.asked
-
-        until(ended_well, DEADLINE_S)
+        _attend_until_ended(baseline, 63.0)
         files.put(VERSION, b"0")
         baseline.attend(71.9)
         assert not baseline.asked, "it looks once in ten seconds"

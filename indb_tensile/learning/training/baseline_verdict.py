@@ -13,7 +13,8 @@ from indb_tensile.job import Task
 
 _LEAST_SHARE = 0.1  # of the version's error
 _STANDARD_ERRORS = 2.0
-_EMBEDS = ("tabm", "ft_transformer", "residual_mlp", "dcn")  # for these another network is no advice
+# Whoever has trained one of these is advised to train boosting, and no other network.
+_TABLE_NETWORKS = ("tabm", "ft_transformer", "residual_mlp", "dcn")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +42,7 @@ class JudgedVersion:
             return ""
         single = self.task is Task.CLASSIFICATION or (self.task is Task.REGRESSION and self.outputs == 1)
         trained = ["boosting"] if single else []
-        trained += [] if self.architecture in _EMBEDS else ["tabm"]
+        trained += [] if self.architecture in _TABLE_NETWORKS else ["tabm"]
         ways = " or ".join(f"architecture => '{name}'" for name in trained)
         return (
             f"gradient boosting predicts the held-out rows better: {self.metric_name} {value:.4g}, and this version "
@@ -54,9 +55,9 @@ class JudgedVersion:
 
 
 def _clear_share(error: float, rows: int) -> float:
-    """Return by which share of an error on this many rows another error must be smaller.
+    """Return the share of a version's error by which that of another model must be smaller to be clearly smaller.
 
-    The share of wrong answers among n rows has a relative standard error of at most 1 / sqrt(n * share). That of a
-    mean of squared errors is near 1 / sqrt(n).
+    Both errors are of the same `rows`. The share of wrong answers among n rows has a relative standard error of at
+    most 1 / sqrt(n * share). That of a mean of squared errors is near 1 / sqrt(n).
     """
     return max(_LEAST_SHARE, _STANDARD_ERRORS / math.sqrt(max(1.0, rows * min(1.0, error))))

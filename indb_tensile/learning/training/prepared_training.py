@@ -73,5 +73,5 @@ class Prepared:
             self.train.images.decoding.close()
 
     def decoding_paused(self) -> AbstractContextManager[None]:
-        """Decode only images that are waited for in this context."""
+        """In this context, decode only the images that a caller waits for."""
         return nullcontext() if self.train.images is None else self.train.images.decoding.paused()
