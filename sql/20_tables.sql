@@ -1125,9 +1125,10 @@ create table tensile.device_contention (
   short_mixed double precision,
   short_ns bigint,
   learned_short double precision,
+  training double precision,
   primary key (device_kind, jobs),
   constraint device_contention_is_positive
-    check (jobs > 0 and arithmetic > 0 and memory > 0 and mixed > 0 and learned > 0),
+    check (jobs > 0 and arithmetic > 0 and memory > 0 and mixed > 0 and learned > 0 and training > 0),
   constraint device_contention_of_short_steps_is_positive
     check (short > 0 and short_mixed > 0 and short_ns > 0 and learned_short > 0)
 );
@@ -1151,6 +1152,8 @@ comment on column tensile.device_contention.short_ns is
   'time of such a step alone, in nanoseconds; in the row of one job';
 comment on column tensile.device_contention.learned_short is
   'factor of jobs with short steps that trained side by side; null until there were any';
+comment on column tensile.device_contention.training is
+  'factor for whole steps of a training, beside other such steps; null if it was not measured';
 
 create table tensile.device_overheads (
   device_kind text not null,

@@ -13,10 +13,11 @@ class MeasuredContention:
     """By how much steps take longer beside `jobs - 1` other steps than alone: steps that are all bound by
     arithmetic, all bound by memory bandwidth, and half of each.
 
-    `short` is the factor of short steps beside others of their kind, and `short_mixed` the one of short steps if half
-    of the jobs are bound by arithmetic or by memory. Both are None in measurements from before they were made. For
-    one job, `short_ns` is the time of a short step alone. `learned` and `learned_short` are the factors of jobs that
-    have trained side by side, or None if there were none.
+    `training` is the factor of whole steps of a training, or None if it was not measured. `short` is the factor of
+    short steps beside others of their kind, and `short_mixed` the one of short steps if half of the jobs are bound by
+    arithmetic or by memory. Both are None in measurements from before they were made. For one job, `short_ns` is the
+    time of a short step alone. `learned` and `learned_short` are the factors of jobs that have trained side by side,
+    or None if there were none.
     """
 
     jobs: int
@@ -28,15 +29,16 @@ class MeasuredContention:
     short_mixed: float | None = None
     short_ns: int | None = None
     learned_short: float | None = None
+    training: float | None = None
 
     @property
     def factor(self) -> float:
-        """The factor for long steps, whose operators are not known to be of one kind: the mean of the three.
+        """The factor for long steps: that of a training, or the mean of the three kinds if it was not measured.
 
         A learned factor counts half. If it counted whole, a factor that was learned while the machine had other work
         could keep jobs apart for ever, and would then never be corrected.
         """
-        measured = (self.arithmetic + self.memory + self.mixed) / 3
+        measured = self.training or (self.arithmetic + self.memory + self.mixed) / 3
         return measured if self.learned is None else (measured + self.learned) / 2
 
     @property
@@ -48,7 +50,7 @@ class MeasuredContention:
         return measured if self.learned_short is None else (measured + self.learned_short) / 2
 
 
-ALONE = MeasuredContention(jobs=1, arithmetic=1.0, memory=1.0, mixed=1.0, short=1.0, short_mixed=1.0)
+ALONE = MeasuredContention(jobs=1, arithmetic=1.0, memory=1.0, mixed=1.0, short=1.0, short_mixed=1.0, training=1.0)
 
 
 def contention_of(rows: Sequence[MeasuredContention]) -> Contention:
@@ -76,8 +78,9 @@ def load_contention(connection: Connection, device_kind: str) -> tuple[MeasuredC
             short_mixed=short_mixed,
             short_ns=short_ns,
             learned_short=learned_short,
+            training=training,
         )
-        for jobs, arithmetic, memory, mixed, learned, short, short_mixed, short_ns, learned_short in rows
+        for jobs, arithmetic, memory, mixed, learned, short, short_mixed, short_ns, learned_short, training in rows
     )
 
 
@@ -110,6 +113,7 @@ def save_contention(connection: Connection, device_kind: str, rows: Sequence[Mea
         "short": [row.short for row in rows],
         "short_mixed": [row.short_mixed for row in rows],
         "short_ns": [row.short_ns for row in rows],
+        "training": [row.training for row in rows],
     }
     connection.execute(query("save_contention"), values)
 

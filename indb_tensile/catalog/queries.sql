@@ -732,7 +732,7 @@ values (%(device_kind)s, %(machine)s, %(here_ns)s, %(there_ns)s)
 on conflict (device_kind, machine) do nothing
 
 -- load_contention --
-select jobs, arithmetic, memory, mixed, learned, short, short_mixed, short_ns, learned_short
+select jobs, arithmetic, memory, mixed, learned, short, short_mixed, short_ns, learned_short, training
   from tensile.device_contention
  where device_kind = %(device_kind)s order by jobs
 
@@ -744,11 +744,12 @@ values (%(device_kind)s || ', being measured', 1, 1, 1, 1)
 -- save_contention --
 -- The first measurement stays: a controller that has measured meanwhile uses it too.
 insert into tensile.device_contention
-       (device_kind, jobs, arithmetic, memory, mixed, short, short_mixed, short_ns)
-select %(device_kind)s, m.jobs, m.arithmetic, m.memory, m.mixed, m.short, m.short_mixed, m.short_ns
+       (device_kind, jobs, arithmetic, memory, mixed, short, short_mixed, short_ns, training)
+select %(device_kind)s, m.jobs, m.arithmetic, m.memory, m.mixed, m.short, m.short_mixed, m.short_ns, m.training
   from unnest(%(jobs)s::integer[], %(arithmetic)s::double precision[], %(memory)s::double precision[],
               %(mixed)s::double precision[], %(short)s::double precision[], %(short_mixed)s::double precision[],
-              %(short_ns)s::bigint[]) as m (jobs, arithmetic, memory, mixed, short, short_mixed, short_ns)
+              %(short_ns)s::bigint[], %(training)s::double precision[])
+       as m (jobs, arithmetic, memory, mixed, short, short_mixed, short_ns, training)
 on conflict (device_kind, jobs) do nothing
 
 -- learn_contention --

@@ -123,10 +123,12 @@ select l.host, l.device_kind as device, l.way::text, l.beside, l.size_bytes, l.l
 
 -- contention --
 select c.device_kind as device, c.jobs,
-       ((c.arithmetic + c.memory + c.mixed) / 3 + coalesce(c.learned, (c.arithmetic + c.memory + c.mixed) / 3)) / 2
-         as factor,
-       ((c.short + c.short_mixed) / 2 + coalesce(c.learned_short, (c.short + c.short_mixed) / 2)) / 2 as short_factor
-  from tensile.device_contention as c where c.jobs > 1 order by c.device_kind, c.jobs;
+       (m.factor + coalesce(c.learned, m.factor)) / 2 as factor,
+       (m.short_factor + coalesce(c.learned_short, m.short_factor)) / 2 as short_factor
+  from tensile.device_contention as c
+ cross join lateral (select coalesce(c.training, (c.arithmetic + c.memory + c.mixed) / 3) as factor,
+                            (c.short + c.short_mixed) / 2 as short_factor) as m
+ where c.jobs > 1 order by c.device_kind, c.jobs;
 
 -- versions --
 select public.tensile_version(), current_setting('server_version');

@@ -362,9 +362,10 @@ create table tensile.device_contention (
   short_mixed double precision,
   short_ns bigint,
   learned_short double precision,
+  training double precision,
   primary key (device_kind, jobs),
   constraint device_contention_is_positive
-    check (jobs > 0 and arithmetic > 0 and memory > 0 and mixed > 0 and learned > 0),
+    check (jobs > 0 and arithmetic > 0 and memory > 0 and mixed > 0 and learned > 0 and training > 0),
   constraint device_contention_of_short_steps_is_positive
     check (short > 0 and short_mixed > 0 and short_ns > 0 and learned_short > 0)
 );

@@ -124,5 +124,17 @@ def test_doctor_says_what_jobs_share(database: Database) -> None:
             ]
 
 
-def test_the_factor_of_unknown_jobs_is_the_mean_of_all_kinds() -> None:
+def test_long_steps_have_the_factor_of_a_training(database: Database) -> None:
+    pair = MeasuredContention(jobs=2, arithmetic=1.0, memory=2.0, mixed=1.5, training=1.1)
+    with database.connect("tensile_worker") as connection:
+        device_contention.save_contention(connection, "cpu", (_ALONE, pair))
+        rows = device_contention.load_contention(connection, "cpu")
+        assert rows == (_ALONE, pair)
+        assert contention_of(rows).slowdown(2) == 1.1
+        with connection.cursor(row_factory=dict_row) as cursor:
+            (row,) = doctor._contention(cursor)
+        assert "2 jobs take 1.10 times as long as alone" in row["found"]
+
+
+def test_without_a_measured_training_the_mean_of_all_kinds_counts() -> None:
     assert MeasuredContention(jobs=2, arithmetic=1.0, memory=2.0, mixed=1.5).factor == 1.5

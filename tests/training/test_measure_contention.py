@@ -4,7 +4,7 @@ import pytest
 
 from indb_tensile.config import GIB, MIB
 from indb_tensile.device.hardware import cores
-from indb_tensile.executor.latency.contention_step import BoundBy, vector_bytes
+from indb_tensile.executor.latency.contention_step import ReferenceStep, vector_bytes
 from worker import measure_contention
 
 
@@ -17,14 +17,15 @@ def test_jobs_beyond_the_cores_slow_each_other_down() -> None:
     assert crowded.jobs == 4 * cores()
     # Four jobs share a core. Half of their slowdown leaves room for errors of a short measurement.
     assert min(crowded.arithmetic, crowded.memory, crowded.mixed) > 2
+    assert crowded.training is not None
     assert crowded.short is not None
     assert crowded.short_mixed is not None
-    assert min(crowded.short, crowded.short_mixed) > 2
+    assert min(crowded.training, crowded.short, crowded.short_mixed) > 2
 
 
 def test_every_process_runs_its_own_kind_of_step() -> None:
-    rates = measure_contention._rates("cpu", 1, tuple(BoundBy), 0.05)
-    assert len(rates) == 3
+    rates = measure_contention._rates("cpu", 1, tuple(ReferenceStep), 0.05)
+    assert len(rates) == 4
     assert all(rate > 0 for rate in rates)
 
 

@@ -129,4 +129,5 @@ device_contention = Table(
     Column("short_mixed", Double),
     Column("short_ns", BigInteger),
     Column("learned_short", Double),
+    Column("training", Double),
 )

@@ -1,4 +1,6 @@
-"""Reference work for measuring how much jobs slow each other down: bound by arithmetic, by memory, and short.
+"""Reference work for measuring how much jobs slow each other down: a training, and steps that stress one resource.
+
+The step of a training (training_step.py) says what jobs with long steps do to each other. The others show the limits.
 
 Products of matrices keep the arithmetic units busy and need little memory bandwidth. Sums of long vectors do the
 opposite. Two jobs of different kinds disturb each other less than two of one kind, so pairs of both are measured.
@@ -7,7 +9,7 @@ The vectors are longer than the processor's last cache, as is the memory of a tr
 one process fitted into it and those of two did not, the second process would seem to slow down the first by the
 difference between the cache and the memory.
 
-The third kind is a short step (short_step.py), which switches between threads.
+A short step (short_step.py) switches between threads.
 """
 
 import time
@@ -19,6 +21,7 @@ import torch
 from indb_tensile.config import MIB
 from indb_tensile.device.hardware import free_memory_bytes, last_cache_bytes
 from indb_tensile.executor.latency.short_step import short_step
+from indb_tensile.executor.latency.training_step import training_step
 
 _SIDE = 384  # A product of two such matrices takes about a millisecond on one core.
 _PRODUCTS = 4
@@ -27,25 +30,27 @@ _CACHES = 2  # a vector is as long as two last caches, so next to nothing of it 
 _MEMORY_SHARE = 64  # the vectors of 8 processes take at most a quarter of the free memory
 _GPU_FACTOR = 8  # A GPU is larger: eight times the side, and vectors of 128 MiB, keep all its units busy.
 _WARM_UP = 20  # after 2 steps, short steps of 8 jobs seemed to take a tenth longer than after 20
+_WARM_UP_S = 0.2  # enough for longer steps, which have no such effect
+_LEAST_WARM_UP = 3
 
 
-class BoundBy(StrEnum):
-    """The resource that limits a step."""
+class ReferenceStep(StrEnum):
+    """A kind of reference work: bound by one resource, or a step of a training."""
 
     ARITHMETIC = "arithmetic"
     MEMORY = "memory"
     SWITCHES = "switches"
+    TRAINING = "training"
 
 
-def contention_step(bound_by: BoundBy, device: str, place: torch.device) -> Callable[[], None]:
-    """Return a step that is bound by arithmetic, by memory bandwidth, or by switches of threads.
-
-    `device` is the device's name, and `place` torch's device for it.
-    """
-    if bound_by is BoundBy.SWITCHES:
+def contention_step(kind: ReferenceStep, device: str, place: torch.device) -> Callable[[], None]:
+    """Return a step of this kind. `device` is the device's name, and `place` torch's device for it."""
+    if kind is ReferenceStep.SWITCHES:
         return short_step(device, place)
+    if kind is ReferenceStep.TRAINING:
+        return training_step(place)
     factor = _GPU_FACTOR if place.type == "cuda" else 1
-    if bound_by is BoundBy.ARITHMETIC:
+    if kind is ReferenceStep.ARITHMETIC:
         left, right = (torch.full((_SIDE * factor, _SIDE * factor), 0.5, device=place) for _ in range(2))
         product = torch.empty_like(left)
 
@@ -78,9 +83,7 @@ def steps_per_second(step: Callable[[], None], place: torch.device, span_s: floa
     On a processor, seconds of this process's processor time count. Otherwise any other program on the machine would
     be taken for contention between jobs, and stored. That jobs share the cores is known without a measurement.
     """
-    for _ in range(_WARM_UP):
-        step()
-    _synchronize(place)
+    _warm_up(step, place)
     clock = time.perf_counter if place.type == "cuda" else time.process_time
     ends_at, started, count = time.perf_counter() + span_s, clock(), 0
     while time.perf_counter() < ends_at or count == 0:
@@ -88,6 +91,16 @@ def steps_per_second(step: Callable[[], None], place: torch.device, span_s: floa
         _synchronize(place)
         count += 1
     return count / max(1e-9, clock() - started)
+
+
+def _warm_up(step: Callable[[], None], place: torch.device) -> None:
+    """Run the step until it is as fast as it gets."""
+    warm_at = time.perf_counter() + _WARM_UP_S
+    for count in range(_WARM_UP):
+        if count >= _LEAST_WARM_UP and time.perf_counter() > warm_at:
+            break
+        step()
+        _synchronize(place)
 
 
 def _synchronize(place: torch.device) -> None:
