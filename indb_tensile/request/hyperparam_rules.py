@@ -11,6 +11,7 @@ from typing import Any
 from ..errors import RequestError
 from .abbreviation import shown
 from .loss_rules import LOSS_OPTIONS, LOSSES
+from .near_names import did_you_mean
 from .parameter_rules import Json, Rule, check_parameters
 
 _SHARE: Rule = {"type": "number", "minimum": 0, "below": 1}
@@ -141,6 +142,18 @@ def _check_labels_of_columns(by_class: Any, task: str, targets: Sequence[str]) -
         raise RequestError(
             f'hyperparams: "class_weight" names {shown(unknown[0])}, which is no column of the target',
             hint=f"The labels are the columns {', '.join(targets)}.",
+        )
+
+
+def check_weighted_classes(by_class: Json, target: str, classes: Sequence[str]) -> None:
+    """Raise RequestError for the weight of a class that the target does not have. `target` is for the message."""
+    unknown = [name for name in by_class if name not in classes]
+    if unknown:
+        raise RequestError(
+            f'hyperparams: "class_weight" names {shown(unknown[0])}, and {target} has no such class',
+            detail=f"The classes are: {', '.join(classes[:20])}{', ...' if len(classes) > 20 else ''}.",
+            hint=f"{did_you_mean(unknown[0], classes)}Name classes as the table shows them; a class that is left out "
+            "has the weight 1.",
         )
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from ..errors import RequestError
 from .abbreviation import shown
+from .batch_rules import ONE_ROW_DETAIL, has_batch_normalisation
 from .estimator_rules import is_estimator
 
 MOST_DEVICES = 64  # equal to tensile.spec_fault()
@@ -57,7 +58,7 @@ def _check_parts(devices: int, hyperparams: Mapping[str, Any], *, normalises: bo
     if rows == 1 and normalises and micro_batch_size is None:
         raise RequestError(
             f"devices is {devices}, and each would normalise one row of a batch of {batch_size} rows",
-            detail="Batch normalisation cannot learn from a single row.",
+            detail=ONE_ROW_DETAIL,
             hint=f"Give a batch_size of {2 * devices} or more, or use fewer devices.",
         )
     if rows > 1:  # no part has a single row: executor/capture/passes.py
@@ -68,15 +69,3 @@ def _check_parts(devices: int, hyperparams: Mapping[str, Any], *, normalises: bo
             f"devices is {devices}, and a batch of {batch_size} rows has fewer parts{cause}: {max(1, parts)}",
             hint="Use fewer devices, a larger batch_size or a smaller micro_batch_size: each device computes a part.",
         )
-
-
-def has_batch_normalisation(architecture: Any) -> bool:
-    """Return whether the network, as the request describes it, surely has batch normalisation."""
-    if isinstance(architecture, list):
-        return any(map(has_batch_normalisation, architecture))
-    if not isinstance(architecture, Mapping):
-        return False
-    kind = architecture.get("type")
-    if kind in ("resnet", "batch_norm1d", "batch_norm2d") or architecture.get("batch_norm", kind == "cnn") is True:
-        return True
-    return any(map(has_batch_normalisation, architecture.values()))

@@ -6,6 +6,7 @@ from typing import Any
 
 from ..errors import RequestError
 from ..request.abbreviation import shown
+from ..request.batch_rules import check_batch_sizes
 from ..request.image_rules import (
     CHANNELS,
     FORMATS,
@@ -27,13 +28,17 @@ _FLOAT_BYTES = 4
 
 
 def check_image_options(table: Table, spec: Json) -> None:
-    """Refuse networks and hyper-parameters that do not go with the columns of images, or with their absence."""
+    """Refuse networks and hyper-parameters that do not go with the columns of images, or with their absence.
+
+    Batches of one row are among them, because images are encoded by layers that normalise over the batch.
+    """
     columns = used_columns(table, spec)
     images = [column.name for column in columns if column.kind == IMAGE]
     check_images(
         spec["architecture"], spec["preprocess"], len(images), len(columns) - len(images), spec["hyperparams"]
     )
     check_mixup(spec["hyperparams"], spec["task"], len(images), len(columns) - len(images))
+    check_batch_sizes(spec["architecture"], spec["hyperparams"], images=bool(images))
     if images and spec["task"] == "forecast":
         raise RequestError(
             f"a forecast does not read images: {', '.join(images)}",

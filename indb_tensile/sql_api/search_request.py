@@ -31,10 +31,11 @@ from ..request.search_rules import (
     variants,
 )
 from ..request.token_rules import check_length_buckets, check_tokens
+from .class_weights import check_class_weights
 from .feature_columns import used_columns
 from .image_columns import check_image_options
 from .inherited_arguments import LastRun
-from .spi import Json, Plpy, fetch
+from .spi import Json, Plpy, callers_path, fetch
 from .training_request import enqueue
 from .training_table import Table
 
@@ -58,8 +59,12 @@ def search(plpy: Plpy, request: Json, last: LastRun | None = None) -> Json:
                 f"devices is {spec['devices']}, and each trial of a search trains on one device", hint=hint
             )
         check_idle(space)
-        for variant in variants(space):
+        resolved = list(variants(space))
+        for variant in resolved:
             _check_variant(variant, spec, space, table)
+        weights = [variant.get("hyperparams", {}).get("class_weight") for variant in resolved]
+        with callers_path(plpy, read_text(request, "search_path")):
+            check_class_weights(plpy, table, spec, weights)
         _pin_start(plpy, spec)
         spec["search"] = options | {"space": space}
 

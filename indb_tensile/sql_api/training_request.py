@@ -17,6 +17,7 @@ from ..request.task_rules import target_columns
 from ..request.token_rules import check_length_buckets, check_tokens
 from . import service_connection, training_arguments
 from .anomaly_columns import check_columns
+from .class_weights import check_class_weights
 from .data_warnings import warn_about_features
 from .feature_columns import check_item, choose_features, used_columns
 from .feature_expressions import add_features, drop_view, naming_features, refuse_roles
@@ -254,6 +255,7 @@ def _check_values(plpy: Plpy, request: Json, table: Table, spec: Json, part_tabl
     """Refuse first rows and tables of parts that no training could use."""
     with callers_path(plpy, _search_path(request)):
         check_rows(plpy, table, spec)
+        check_class_weights(plpy, table, spec, [spec["hyperparams"].get("class_weight")])
         check_image_values(plpy, table, spec)
         check_split_values(plpy, table, spec)
         require_targets(plpy, part_tables, spec)

@@ -55,7 +55,7 @@ def test_weights_of_classes_and_of_a_column_are_multiplied_and_the_column_is_no_
     ("hyperparams", "target", "fault"),
     [
         ({"class_weight": "balanced"}, "x", '"class_weight" is for classification and multilabel only'),
-        ({"class_weight": {"maybe": 2}}, "y", 'class_weight: target "y" has no class "maybe"'),
+        ({"class_weight": {"maybe": 2}}, "y", '"class_weight" names "maybe", and target "y" has no such class'),
         ({"class_weight": {"yes": -1}}, "y", '"class_weight" is'),
         ({"class_weight": {}}, "y", '"class_weight" is'),
         ({"weight": "y"}, "y", 'the weight "y" is also the target'),
@@ -141,7 +141,7 @@ def test_weights_of_labels_are_those_of_the_rows_that_have_them_times_the_weight
     others = weights[:, 0]
     assert torch.allclose(weights[:, 1], torch.where(has, 5 * others, others))
     assert torch.equal(weights[:, 2], others)
-    with pytest.raises(RequestError, match='class_weight: target "tags" has no class "blue"'):
+    with pytest.raises(RequestError, match='"class_weight" names "blue", and target "tags" has no such class'):
         _of_sets({"class_weight": {"blue": 5}})
 
 

@@ -93,6 +93,37 @@ _NO_SUCH_COLUMN = f"The columns are {_COLUMNS}."
             ),
         ),
         (
+            """target => 'species', hyperparams => '{"class_weight": {"virginika": 5}}'""",
+            Refused(
+                "22023",
+                'hyperparams: "class_weight" names "virginika", and target "species" of table "public.iris" has no '
+                "such class",
+                "The classes are: setosa, virginica.",
+                'Did you mean "virginica"? Name classes as the table shows them; a class that is left out has the '
+                "weight 1.",
+            ),
+        ),
+        (
+            """target => 'label_known', hyperparams => '{"class_weight": {"t": 5}}'""",
+            Refused(
+                "22023",
+                'hyperparams: "class_weight" names "t", and target "label_known" of table "public.iris" has no '
+                "such class",
+                "The classes are: false, true.",
+                "Name classes as the table shows them; a class that is left out has the weight 1.",
+            ),
+        ),
+        (
+            """target => 'species', architecture => '{"type": "mlp", "batch_norm": true}',
+               hyperparams => '{"batch_size": 1}'""",
+            Refused(
+                "22023",
+                'hyperparams: "batch_size" is 1, and architecture mlp has batch normalisation',
+                "Batch normalisation cannot learn from a single row.",
+                'Set "batch_size" to 2 or more, or train without: {"type": "mlp", "batch_norm": false}.',
+            ),
+        ),
+        (
             """target => 'species', features => array['petal', 'sepal'], hyperparams => '{"mixup": 0.2}'""",
             Refused(
                 "22023",

@@ -16,7 +16,7 @@ from indb_tensile.job import Task
 from indb_tensile.learning.encoding.targets import TargetEncoding
 from indb_tensile.learning.storage.columns import ColumnRows, Rows
 from indb_tensile.learning.storage.row_storage import BLOCK_ROWS, MEMORY, RowStorage, gathered, row_blocks
-from indb_tensile.request.hyperparam_rules import check_weight_kind
+from indb_tensile.request.hyperparam_rules import check_weight_kind, check_weighted_classes
 
 Weights = npt.NDArray[Any]  # (rows,), or (rows, labels) for class weights of sets of labels
 
@@ -111,7 +111,7 @@ def _by_class(by_class: str | Mapping[str, float], target: TargetEncoding, goal:
         hint = 'Leave it out, or give a "weight" column.'
         raise RequestError("class_weight is for classification and multilabel only", hint=hint)
     if not isinstance(by_class, str):
-        _require_classes(by_class, target)
+        check_weighted_classes(dict(by_class), f'target "{target.name}"', target.names)
         return np.array([float(by_class.get(name, 1.0)) for name in target.names])
     counts = np.zeros(target.outputs, np.int64)
     for start, end in row_blocks(len(train)):
@@ -137,17 +137,7 @@ def _of_labels(
         with_label[varied] = len(train) / (2 * occurring[varied])
         without[varied] = len(train) / (2 * (len(train) - occurring[varied]))
     else:
-        _require_classes(by_class, target)
+        check_weighted_classes(dict(by_class), f'target "{target.name}"', target.names)
         with_label[:] = [by_class.get(name, 1.0) for name in target.names]
     for block in goal.blocks(BLOCK_ROWS):
         yield np.where(target.encode(block) > 0, with_label, without)
-
-
-def _require_classes(by_class: Mapping[str, float], target: TargetEncoding) -> None:
-    unknown = [name for name in by_class if name not in target.names]
-    if unknown:
-        raise RequestError(
-            f'class_weight: target "{target.name}" has no class "{unknown[0]}"',
-            detail=f"The classes are: {', '.join(target.names[:20])}.",
-            hint="Name classes as the table shows them; a class that is left out has the weight 1.",
-        )
