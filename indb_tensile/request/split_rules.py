@@ -44,6 +44,14 @@ _CONTRADICTIONS = (
     *((part, other) for part in TABLE_OPTIONS for other in ("last", "by", "column", "group", "stratify")),
 )
 
+_WITHOUT_STRATIFY = (
+    "last",
+    "by",
+    "column",
+    "group",
+    *TABLE_OPTIONS,
+)  # options that `stratify` cannot be combined with
+
 
 def check_split(split: Any) -> Json:
     """Return the options without nulls.
@@ -116,6 +124,22 @@ def deciding_column(split: Json) -> str | None:
 def withheld_column(split: Json) -> str | None:
     """Return the column that is no feature unless the request names it, as the rows are divided by it."""
     return None if deciding_option(split) == "stratify" else deciding_column(split)
+
+
+def more_classes_hint(split: Json, target: str, kind: str) -> str:
+    """Return what brings a second class of the target into the training part. `kind` is that of its column."""
+    if any(split.get(name) is not None for name in _WITHOUT_STRATIFY):
+        return "Add rows of another class to the training part, or divide the rows in another way with split."
+    if split.get("stratify") == target:
+        return "Add rows of the other classes."
+    own = split | {"stratify": target}
+    evenly = f"give each part the same shares of the classes, split => {_example(own)}; or "
+    other_seed = f"change the seed, split => {_example(split | {'seed': split.get('seed', 0) + 1})}"
+    return f"Add rows; or {evenly if kind in SPLIT_COLUMN_KINDS['stratify'] else ''}{other_seed}."
+
+
+def _example(split: Json) -> str:
+    return "'" + json.dumps(split, ensure_ascii=False).replace("'", "''") + "'"
 
 
 def check_split_column(option: str, column: str, kind: str, description: str) -> None:

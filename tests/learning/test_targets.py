@@ -82,9 +82,33 @@ def test_a_target_without_information_is_refused(kind: ColumnKind, values: list[
     assert caught.value.hint
 
 
-def test_training_rows_of_one_class_are_refused() -> None:
-    with pytest.raises(DataError, match="single class in the 2 training rows"):
-        fitted(ColumnKind.TEXT, ["a", "a", "b"], train=[0, 1])
+@pytest.mark.parametrize(
+    ("kind", "values", "split", "hint"),
+    [
+        (
+            ColumnKind.TEXT,
+            ["a", "a", "b"],
+            {"seed": 3},
+            'Add rows; or give each part the same shares of the classes, split => \'{"seed": 3, "stratify": "y"}\'; '
+            "or change the seed, split => '{\"seed\": 4}'.",
+        ),
+        (ColumnKind.FLOAT, [1.0, 1.0, 2.0], {}, "Add rows; or change the seed, split => '{\"seed\": 1}'."),
+        (ColumnKind.TEXT, ["a", "a", "b"], {"stratify": "y"}, "Add rows of the other classes."),
+        (
+            ColumnKind.TEXT,
+            ["a", "a", "b"],
+            {"last": 0.2, "by": "t"},
+            "Add rows of another class to the training part, or divide the rows in another way with split.",
+        ),
+    ],
+)
+def test_training_rows_of_one_class_are_refused_with_what_brings_another_one(
+    kind: ColumnKind, values: list[Any], split: dict[str, Any], hint: str
+) -> None:
+    data = column_of("y", kind, values)
+    with pytest.raises(DataError, match="single class in the 2 training rows") as caught:
+        fit_target("y", Task.CLASSIFICATION, data, np.array([0, 1]), split=split)
+    assert caught.value.hint == hint
 
 
 @pytest.mark.parametrize(

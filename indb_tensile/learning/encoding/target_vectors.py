@@ -40,11 +40,13 @@ def fit_values(
     return tuple(means.tolist()), tuple(scales.tolist())
 
 
-def fit_labels(name: str, data: ColumnData, train: Rows, columns: Sequence[str]) -> tuple[str, ...]:
+def fit_labels(
+    name: str, data: ColumnData, train: Rows, columns: Sequence[str], more_classes: str
+) -> tuple[str, ...]:
     """Return the labels of all rows, sorted: as numbers if all are, else as texts.
 
     An array of booleans has a label for each element: a column, or the element's position. Raises DataError if the
-    training rows all have the same set, and if there are too many labels.
+    training rows all have the same set, with `more_classes` as hint, and if there are too many labels.
     """
     if data.kind is ColumnKind.ARRAY:
         _require_vector(name, data)
@@ -63,8 +65,8 @@ def fit_labels(name: str, data: ColumnData, train: Rows, columns: Sequence[str])
         )
     first = data.values[train[0]]
     if all(_equal_sets(block.values, first) for block in ColumnRows(data, train).blocks(FIT_BLOCK_NUMBERS)):
-        hint = "Add rows, or change the split's seed, as in split => '{\"seed\": 1}'."
-        raise DataError(f'target "{name}" has the same labels in all {len(train)} training rows', hint=hint)
+        message = f'target "{name}" has the same labels in all {len(train)} training rows'
+        raise DataError(message, hint=more_classes)
     return labels
 
 

@@ -21,6 +21,7 @@ from indb_tensile.learning.encoding.target_vectors import finite_rows, fit_label
 from indb_tensile.learning.storage.columns import ColumnData, ColumnKind, ColumnRows, Mask, Rows
 from indb_tensile.learning.storage.moments import FIT_BLOCK_NUMBERS, LARGEST, moments
 from indb_tensile.learning.storage.row_storage import MEMORY, RowStorage, positions_where, row_blocks
+from indb_tensile.request.split_rules import more_classes_hint
 from indb_tensile.request.task_rules import check_target
 
 Label = bool | int | float | str
@@ -292,18 +293,20 @@ def fit_target(
     train: Rows,
     link: LinkFunction = LinkFunction.STANDARD,
     columns: tuple[str, ...] = (),
+    split: Mapping[str, Any] | None = None,
 ) -> TargetEncoding:
     """Fit the target's encoding. `data` contains the labelled rows, `train` the positions of training rows.
 
-    `columns` are the columns that were combined to this one. Labels are collected from all labelled rows. Raises
-    DataError if the training rows have one value only, and for negative values if the link is `log`; RequestError if
-    the type does not suit the task.
+    `columns` are the columns that were combined to this one, `split` the request's options, for hints. Labels are
+    collected from all labelled rows. Raises DataError if the training rows have one value only, and for negative
+    values if the link is `log`; RequestError if the type does not suit the task.
     """
     check_target(task, f'"{name}"', _kind_for_task(data), f"is of kind {data.kind}")
     if link is LinkFunction.LOG:
         _require_counts(name, data)
+    more_classes = more_classes_hint(dict(split or {}), name, data.kind)
     if task is Task.MULTILABEL:
-        labels = fit_labels(name, data, train, columns)
+        labels = fit_labels(name, data, train, columns, more_classes)
         return TargetEncoding(name=name, task=task, kind=data.kind, labels=labels, columns=columns)
     if data.kind is ColumnKind.ARRAY:
         means, scales = fit_values(name, data, train, columns)
@@ -322,7 +325,7 @@ def fit_target(
         )
     if task is Task.REGRESSION:
         return _fit_value(name, data, train, link)
-    return _fit_classes(name, data, train)
+    return _fit_classes(name, data, train, more_classes)
 
 
 def _kind_for_task(data: ColumnData) -> str:
@@ -330,8 +333,11 @@ def _kind_for_task(data: ColumnData) -> str:
     return "flags" if data.kind is ColumnKind.ARRAY and data.values.dtype == np.bool_ else data.kind.value
 
 
-def _fit_classes(name: str, data: ColumnData, train: Rows) -> TargetEncoding:
-    """Fit the classes of a target. Raises DataError if there is one class, or one class per row."""
+def _fit_classes(name: str, data: ColumnData, train: Rows, more_classes: str) -> TargetEncoding:
+    """Fit the classes of a target. Raises DataError if there is one class, or one class per row.
+
+    `more_classes` is the hint if the training rows have one class, and other rows have others.
+    """
     labels, counts = _distinct(data)
     if len(labels) == 1:
         raise DataError(
@@ -343,8 +349,7 @@ def _fit_classes(name: str, data: ColumnData, train: Rows) -> TargetEncoding:
         raise DataError(f'target "{name}" has a class of its own in each of the {len(labels)} rows', hint=hint)
     first = data.values[train[0]]
     if all((block.values == first).all() for block in ColumnRows(data, train).blocks(FIT_BLOCK_NUMBERS)):
-        hint = "Add rows, or change the split's seed, as in split => '{\"seed\": 1}'."
-        raise DataError(f'target "{name}" has a single class in the {len(train)} training rows', hint=hint)
+        raise DataError(f'target "{name}" has a single class in the {len(train)} training rows', hint=more_classes)
     return TargetEncoding(name=name, task=Task.CLASSIFICATION, kind=data.kind, labels=tuple(labels))
 
 

@@ -325,7 +325,7 @@ def _fit_target(table: TableData, spec: JobSpec, known: Rows, parts: Parts) -> T
         return anomaly_target(spec.target, column, spec.hyperparams.get("contamination"))
     labels = column if len(known) == table.rows else column.stored(known, table.storage)
     link = link_function_of(spec.hyperparams.get("loss"))
-    return fit_target(spec.target, spec.task, labels, parts.train, link, spec.targets)
+    return fit_target(spec.target, spec.task, labels, parts.train, link, spec.targets, spec.split)
 
 
 def _continue_from(
