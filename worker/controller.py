@@ -476,11 +476,10 @@ def _contention(settings: Settings, records: CatalogRecords) -> Contention:
         if measuring_exit_code(_worker_command("measure_contention"), _environment(settings)):
             log.warning("by how much jobs slow each other down is assumed, because it could not be measured")
         measured = records.contention()
+    on_gpu = settings.device.startswith("cuda")
     if measured:
-        return contention_of(measured)
-    if settings.device.startswith("cuda"):
-        return Contention(points=_GPU_CONTENTION)
-    return of_cores(cores(), settings.threads)
+        return contention_of(measured, 1 if on_gpu else min(cores(), settings.threads))
+    return Contention(points=_GPU_CONTENTION) if on_gpu else of_cores(cores(), settings.threads)
 
 
 def _modules(settings: Settings) -> tuple[str, ...]:

@@ -53,15 +53,18 @@ class MeasuredContention:
 ALONE = MeasuredContention(jobs=1, arithmetic=1.0, memory=1.0, mixed=1.0, short=1.0, short_mixed=1.0, training=1.0)
 
 
-def contention_of(rows: Sequence[MeasuredContention]) -> Contention:
-    """Return the contention of these measurements. Long steps stand for short ones that were not measured."""
+def contention_of(rows: Sequence[MeasuredContention], processors: int = 1) -> Contention:
+    """Return the contention of these measurements, for jobs that compute with so many processors each.
+
+    Long steps stand for short ones that were not measured.
+    """
     several = [row for row in rows if row.jobs > 1]
     points = ((1, 1.0), *((row.jobs, row.factor) for row in several))
     short = [(row.jobs, row.short_factor) for row in several if row.short_factor is not None]
     short_ns = next((row.short_ns for row in rows if row.jobs == 1 and row.short_ns), 0)
     if not short_ns or not short:
-        return Contention(points=points)
-    return Contention(points=points, short_points=((1, 1.0), *short), short_ns=short_ns)
+        return Contention(points=points, processors=processors)
+    return Contention(points=points, short_points=((1, 1.0), *short), short_ns=short_ns, processors=processors)
 
 
 def load_contention(connection: Connection, device_kind: str) -> tuple[MeasuredContention, ...]:

@@ -1,5 +1,7 @@
 """The outlook of a live worker of this host is read back, and no role but the worker's reads it."""
 
+from dataclasses import replace
+
 import psycopg
 import pytest
 
@@ -25,7 +27,7 @@ _JOB = JobDemand(
         TradeOff(peak_bytes=1 << 39, iteration_ns=2000, compute_ns=900, stall_ns=1000, out_ns=5, in_ns=6),
     ),
 )
-_DEVICE = SharedDevice(budget_bytes=1 << 41, region_bytes=1 << 20, contention=of_cores(4, 1), max_slowdown=3.0)
+_DEVICE = SharedDevice(budget_bytes=1 << 41, region_bytes=1 << 20, contention=of_cores(4, 2), max_slowdown=3.0)
 
 
 def test_outlook_is_read_back_while_its_worker_lives(database: Database) -> None:
@@ -41,6 +43,10 @@ def test_outlook_is_read_back_while_its_worker_lives(database: Database) -> None
             outlooks.record_outlook(connection, worker, outlook)
             assert outlooks.load_outlook(connection, host[0]) == outlook
         assert outlooks.load_outlook(connection, "elsewhere") is None
+        connection.execute("update tensile.device_outlooks set outlook = outlook #- '{device,contention,processors}'")
+        older = outlooks.load_outlook(connection, host[0])
+        assert older is not None
+        assert older.device.contention == replace(_DEVICE.contention, processors=1), "of a version without them"
         connection.execute("update tensile.device_outlooks set outlook = outlook - 'device'")
         assert outlooks.load_outlook(connection, host[0]) is None
         connection.execute("update tensile.workers set stopped_at = now()")

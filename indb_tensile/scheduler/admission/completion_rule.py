@@ -164,7 +164,7 @@ def shared_device(pool: Pool, budget_bytes: int) -> SharedDevice:
 def _closing_ns(pool: Pool) -> tuple[float, ...]:
     """Return for how long each job that closes goes on, as if it had begun now: most decisions are made then."""
     closing = [m for m in pool.at(JobStage.CLOSING) if m.workload is not None]
-    factor = pool.contention.slowdown(max(1, len(closing)))
+    factor = pool.contention.edge_slowdown(0, len(closing))
     return tuple(factor * pool.overheads.closing_ns(_kind(m), state_bytes(planned(m).graphs[0])) for m in closing)
 
 
@@ -300,13 +300,13 @@ def _kind(member: Member) -> str:
     return planned(member).graphs[0].signature or f"job {member.job.job}"
 
 
-def planned_step_ns(pool: Pool, member: Member, plan: JobPlan, jobs: int) -> float:
-    """Return the time of a step under this plan, if so many jobs compute side by side.
+def planned_step_ns(pool: Pool, member: Member, plan: JobPlan, jobs: int, edges: int = 0) -> float:
+    """Return the time of a step under this plan, if so many jobs compute side by side and so many start up or close.
 
     The plan's latencies may contain the contention of an earlier set.
     """
     point = planned_point(member, plan).with_steps_of(between_ns(pool, member), computes=pool.prepares_on_device)
-    return point.beside_others_ns(pool.contention.slowdown(jobs, point.compute_ns))
+    return point.beside_others_ns(pool.contention.slowdown(jobs, point.compute_ns, edges))
 
 
 def between_ns(pool: Pool, member: Member) -> float:

@@ -41,8 +41,8 @@ def add_steps(decision: Decision, member: Member, steps_left: float) -> Member:
     if member.plan is None or not 0 < done < float("inf") or member.stage is not JobStage.RUNNING:
         return member
     running = pool.running_set
-    computing = max(1, len(running.jobs) + running.preparing)
-    step_ns = planned_step_ns(pool, member, member.plan, computing)
+    computing = max(1, len(running.jobs) + running.calibrating)
+    step_ns = planned_step_ns(pool, member, member.plan, computing, running.preparing)
     return decision.put(replace(member, foretold_ns=member.foretold_ns + done * step_ns))
 
 

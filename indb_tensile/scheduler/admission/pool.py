@@ -245,7 +245,8 @@ class RunningSet:
     """The jobs that train side by side. `speeds` are measured, relative to each job alone with all the memory."""
 
     jobs: tuple[JobId, ...] = ()
-    preparing: int = 0  # further jobs that compute on the device: prepared or published (running_set.py)
+    calibrating: int = 0  # further jobs that compute with all that the device has
+    preparing: int = 0  # further jobs that compute with one processor: prepared or published (running_set.py)
     speeds: tuple[tuple[JobId, float], ...] = ()
     low_reports: int = 0  # in a row, of a throughput below that of fewer jobs
 

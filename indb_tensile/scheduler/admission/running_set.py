@@ -6,8 +6,9 @@ to their speed alone with all the memory. One job alone has a throughput of 1, a
 A job belongs to the set from the first plan that its trainer follows, until it has given back its memory. Before that
 plan the trainer creates the job's state and copies it to the device, which may take seconds. Jobs whose rows are
 read, whose graphs are captured or calibrated, whose state is created, or whose version is published, compute too. If
-the device is the processor, they compute with the device's cores: each of them slows the set down like one more job,
-and the set is foretold anew whenever their number changes.
+the device is the processor, they compute with the device's cores. A job that is calibrated slows the set down like
+one more job, and each of the others as an edge, which uses one processor (completion/contention.py). The set is
+foretold anew whenever their number changes.
 """
 
 from dataclasses import replace
@@ -22,21 +23,20 @@ def watch(decision: Decision) -> None:
     """Record the jobs that train now, if these jobs or the number of jobs that are prepared have changed."""
     pool = decision.pool
     training = [member for member in pool.at(JobStage.RUNNING) if _trains(member)]
-    jobs, preparing = tuple(member.job.job for member in training), _preparing(pool) if training else 0
+    jobs = tuple(member.job.job for member in training)
+    calibrating, preparing = _preparing(pool) if training else (0, 0)
     before = pool.running_set
-    if (jobs, preparing) == (before.jobs, before.preparing):
+    if (jobs, calibrating, preparing) == (before.jobs, before.calibrating, before.preparing):
         return
-    computing = max(1, len(jobs) + preparing)
-    speeds = [_foretold_speed(pool, member, computing) for member in training]
+    computing = max(1, len(jobs) + calibrating)
+    speeds = [_foretold_speed(pool, member, computing, preparing) for member in training]
     for member in pool.members:
         # the last row of a job that has ended stays open (tensile.job_sets.ended_at)
         away = member.stage is not JobStage.ENDING or isinstance(member.outcome, Interrupted)
         if away and member.job.job in before.jobs and member.job.job not in jobs:
             decision.order(LeaveSet(job=member.job.job, claim=member.job.claim))
-    same = replace(before, preparing=preparing)
-    decision.pool = replace(
-        pool, running_set=same if jobs == before.jobs else RunningSet(jobs=jobs, preparing=preparing)
-    )
+    same = before if jobs == before.jobs else RunningSet(jobs=jobs)
+    decision.pool = replace(pool, running_set=replace(same, calibrating=calibrating, preparing=preparing))
     for member, speed in zip(training, speeds, strict=True):
         beside = tuple(job for job in jobs if job != member.job.job)
         decision.order(
@@ -65,12 +65,13 @@ def _trains(member: Member) -> bool:
     return member.trains and not member.parked
 
 
-def _preparing(pool: Pool) -> int:
-    """Return how many jobs are prepared or closed with the device's own computing units."""
+def _preparing(pool: Pool) -> tuple[int, int]:
+    """Return how many jobs are calibrated, and how many are prepared or closed, each with one processor."""
+    calibrating = len(pool.at(JobStage.CALIBRATING))
     if not pool.prepares_on_device:
-        return len(pool.at(JobStage.CALIBRATING))
+        return calibrating, 0
     entering = sum(not _trains(member) for member in pool.at(JobStage.RUNNING))
-    return entering + len(pool.at(JobStage.CAPTURING, JobStage.CALIBRATING, JobStage.CLOSING))
+    return calibrating, entering + len(pool.at(JobStage.CAPTURING, JobStage.CLOSING))
 
 
 def _measured_speed(pool: Pool, member: Member, iteration_ns: int) -> float:
@@ -86,12 +87,13 @@ def _measured_speed(pool: Pool, member: Member, iteration_ns: int) -> float:
     return (alone_ns + rest_ns) / (iteration_ns + rest_ns)
 
 
-def _foretold_speed(pool: Pool, member: Member, computing: int) -> float:
-    """Return the job's speed relative to alone, if so many jobs compute."""
+def _foretold_speed(pool: Pool, member: Member, computing: int, preparing: int) -> float:
+    """Return the job's speed relative to alone, if so many jobs compute and so many are prepared or closed."""
     plan = member.target.plan if member.target is not None else member.plan
     if plan is None:
         return 0.0
-    return (_alone_ns(member) + between_ns(pool, member)) / planned_step_ns(pool, member, plan, computing)
+    step_ns = planned_step_ns(pool, member, plan, computing, preparing)
+    return (_alone_ns(member) + between_ns(pool, member)) / step_ns
 
 
 def _alone_ns(member: Member) -> float:

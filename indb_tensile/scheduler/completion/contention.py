@@ -10,11 +10,19 @@ Beside other jobs it then comes back to cold caches. This cost is one of the ste
 two cores, such a step of 1.5 ms needs 1.2 times as much processor time beside three others and 1.3 times as much
 beside seven, and products of matrices 1.02 times (docs/developer/sharing.md). So it is measured as the contention of
 a *short step*, and a job has a share of it: the time of that reference step over the time of the job's own step.
+
+A job on processors has several threads, and it starts up and closes with one of them. So a start-up or a closing, an
+*edge* of the job, uses one processor and not as many as a step. Linux shares processors fairly between processes that
+want them, and whatever a process cannot use goes to the others (max-min fairness, Bertsekas and Gallager, "Data
+Networks", 1992). With `k` jobs that compute on `p` processors each, and `e` edges, threads want as many processors as
+`x = k + e/p` jobs, which together do as much work as `x / C(x)` jobs alone. Of it an edge has an equal part or one
+processor, whichever is less, and the jobs have the rest.
 """
 
 from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from math import inf
 
 from indb_tensile.errors import InvariantError
 
@@ -31,13 +39,15 @@ class Contention:
     `points` are pairs of a number of jobs and the factor, of steps so long that what they cost beside their operators
     does not count. Between two pairs, the factor is interpolated. Beyond the last pair, all jobs together do as much
     work as at the last pair. `short_points` are those of a step that takes `short_ns` alone. Both are left out if no
-    short step was measured; then all steps have the same factor. `observations` are pairs of a number of jobs and how
+    short step was measured; then all steps have the same factor. `processors` is the number of processors that a job
+    computes with. Where it is 1, an edge counts like a job. `observations` are pairs of a number of jobs and how
     often it was observed since these factors were measured, up to the number from which on the weight is the same.
     """
 
     points: Points
     short_points: Points = ()
     short_ns: int = 0
+    processors: int = 1
     observations: tuple[tuple[int, int], ...] = ()
 
     def __post_init__(self) -> None:
@@ -49,21 +59,59 @@ class Contention:
                 raise InvariantError(f"contention has a factor that is not positive and finite: {points}")
         if (self.short_ns > 0) != bool(self.short_points):
             raise InvariantError(f"a short step takes {self.short_ns} ns, with the contention {self.short_points}")
+        if self.processors < 1:
+            raise InvariantError(f"contention is given for jobs of {self.processors} processors, not of 1 or more")
 
-    def slowdown(self, jobs: int, step_ns: float = float("inf")) -> float:
+    def slowdown(self, jobs: int, step_ns: float = float("inf"), edges: int = 0) -> float:
         """Return the factor for this number of jobs, for a job whose step computes for `step_ns` alone.
 
-        It is at least 1 and never falls with more jobs.
+        `edges` is the number of further jobs that start up or close on the device. The factor is at least 1 and never
+        falls with more edges, nor without edges with more jobs. It is at most that for a job in place of each edge.
         """
-        return self.slowdowns(jobs, (step_ns,))[0]
+        return self.slowdowns(jobs, (step_ns,), edges)[0]
 
-    def slowdowns(self, jobs: int, steps_ns: Iterable[float]) -> list[float]:
-        """Return the factor for this number of jobs of each of these steps. Searches of sets call this often."""
+    def slowdowns(self, jobs: int, steps_ns: Iterable[float], edges: int = 0) -> list[float]:
+        """Return the factor for these numbers of jobs and edges of each of these steps. Searches of sets call this
+        often.
+        """
+        if not edges or self.processors == 1:
+            return self._factors(jobs + edges, steps_ns)
+        steps_ns = tuple(steps_ns)
+        like_jobs = self._factors(jobs + edges, steps_ns)
+        share = self._lost_to_edges(jobs, edges)
+        factors = self._factors(jobs + edges / self.processors, steps_ns)
+        return [min(share * factor, most) for factor, most in zip(factors, like_jobs, strict=True)]
+
+    def edge_slowdown(self, jobs: int, edges: int) -> float:
+        """Return by how much longer a job starts up or closes, as one of `edges` edges beside `jobs` that compute.
+
+        The factor is at least 1, never falls with more edges, and is at most that for as many jobs in all.
+        """
+        if not edges:
+            return 1.0
+        wanted = jobs * self.processors + edges
+        factor = _at(self.points, max(1.0, wanted / self.processors))
+        return max(1.0, (jobs + edges) * factor / wanted)
+
+    def _factors(self, jobs: float, steps_ns: Iterable[float]) -> list[float]:
+        """Return the factor of each of these steps where threads want as many processors as this number of jobs."""
         factor = _at(self.points, jobs)
         if not self.short_points:
             return [factor for _ in steps_ns]
         added = _at(self.short_points, jobs) - factor
         return [factor + self.short_share(step_ns) * added for step_ns in steps_ns]
+
+    def _lost_to_edges(self, jobs: int, edges: int) -> float:
+        """Return the factor by which jobs have less than their part of what all threads want, because of edges.
+
+        An edge has an equal part of the device, which is more of what it wants than jobs have of what they want. Or
+        it has all that it wants, a whole processor.
+        """
+        wanted = jobs * self.processors + edges
+        equal = (jobs + edges) * self.processors / wanted
+        rest = wanted - edges * _at(self.points, wanted / self.processors)  # for jobs, if each edge has a processor
+        whole = jobs * self.processors / rest if rest > 0 else inf
+        return min(equal, whole)
 
     def short_share(self, step_ns: float) -> float:
         """Return to which part a step is like the short step that was measured: 1 if it is not longer.
@@ -98,8 +146,8 @@ class Contention:
         )
 
 
-def _at(points: Points, jobs: int) -> float:
-    """Return the interpolated factor for this number of jobs. It never falls with more jobs."""
+def _at(points: Points, jobs: float) -> float:
+    """Return the interpolated factor for this number of jobs, at least 1. It never falls with more jobs."""
     numbers = [number for number, _ in points]
     at = bisect_left(numbers, jobs)
     if at == len(numbers):
@@ -129,4 +177,4 @@ def of_cores(cores: int, threads: int) -> Contention:
     fits = max(1, cores // threads)
     alone = max(1.0, threads / cores)
     points = {1: 1.0, fits: 1.0, 2 * fits: max(1.0, 2 * fits * threads / cores / alone)}
-    return Contention(points=tuple(sorted(points.items())))
+    return Contention(points=tuple(sorted(points.items())), processors=min(cores, threads))

@@ -9,10 +9,10 @@ few jobs run side by side, the device is idle until the first step of the next j
 with more jobs side by side, and one in which the next job starts *soon*, so that its start-up ends with the last step
 of a job that leaves.
 
-Where the device is made of processors (`SharedDevice.prepares_jobs`), a job that starts up or closes is slowed down
-by others and slows them down, like one more job that computes. Otherwise jobs that start up together would seem to do
-so in a part of the time, and the steps of one would seem to hide the start-up of another at no cost. For how long a
-job closes is foretold when it leaves the device.
+Where the device is made of processors (`SharedDevice.prepares_jobs`), a job that starts up or closes uses one of them
+(an *edge*, contention.py), is slowed down by others and slows them down. Otherwise jobs that start up together would
+seem to do so in a part of the time, and the steps of one would seem to hide the start-up of another at no cost. For
+how long a job closes is foretold when it leaves the device.
 
 - *Makespan*: the time until all jobs are done.
 - *ANTT* (average normalised turnaround time, Eyerman and Eeckhout 2008): the mean over the jobs of the time until the
@@ -113,7 +113,11 @@ def until_one_leaves(moment: ScheduleMoment, forecasts: SetForecasts, until_ns: 
             steps_left[k] = _less(steps_left[k], passed_ns / step_ns[k])
             if not steps_left[k]:
                 running &= ~(1 << k)
-        for k in members(moment.running & ~running):
+        if left := members(moment.running & ~running):
+            computing, later_ns = _busy(forecasts, now_ns, running, startup_ns, ends_ns)
+            edges = (running & ~computing).bit_count() + len(later_ns) + len(left)
+            factor = forecasts.edge_slowdown(computing.bit_count(), edges)
+        for k in left:
             ends_ns[k] = now_ns + forecasts.closing_ns[k] * factor
             turnaround += ends_ns[k] / forecasts.total_ns[k]
     return ScheduleMoment(
@@ -165,17 +169,26 @@ def _speeds(
     """Return the time of a step of each job that computes, by how much longer the others start up, and until when
     this holds if no job begins to compute or leaves: jobs that close may slow others down.
     """
+    computing, later_ns = _busy(forecasts, now_ns, running, startup_ns, ends_ns)
+    edges = (running & ~computing).bit_count() + len(later_ns) if forecasts.device.prepares_jobs else 0
+    step_ns = dict(zip(members(computing), forecasts.part_step_ns(running, computing, edges) or (), strict=True))
+    return step_ns, forecasts.edge_slowdown(computing.bit_count(), edges), min(later_ns, default=inf)
+
+
+def _busy(
+    forecasts: SetForecasts, now_ns: float, running: int, startup_ns: Sequence[float], ends_ns: Sequence[float]
+) -> tuple[int, list[float]]:
+    """Return the running jobs that compute, as a set, and when those that close on the device's processors are done.
+
+    The other running jobs start up.
+    """
     computing = 0
     for k in members(running):
         if not startup_ns[k]:
             computing |= 1 << k
-    later_ns: list[float] = []
-    beside = 0
-    if forecasts.device.prepares_jobs:
-        later_ns = [ns for ns in (*ends_ns, *forecasts.device.closing_ns) if ns > now_ns]
-        beside = (running & ~computing).bit_count() + len(later_ns)
-    step_ns = dict(zip(members(computing), forecasts.part_step_ns(running, computing, beside) or (), strict=True))
-    return step_ns, forecasts.edge_slowdown(running.bit_count() + len(later_ns)), min(later_ns, default=inf)
+    if not forecasts.device.prepares_jobs:
+        return computing, []
+    return computing, [ns for ns in (*ends_ns, *forecasts.device.closing_ns) if ns > now_ns]
 
 
 def _less(left: float, passed: float) -> float:

@@ -36,7 +36,7 @@ class SharedDevice:
     contention: Contention
     max_slowdown: float  # the largest slowdown that a job of a set may have
     slow_sets: tuple[SlowSet, ...] = ()
-    prepares_jobs: bool = False  # jobs that start up or close compute on the device, each like one more job
+    prepares_jobs: bool = False  # jobs that start up or close compute on the device, each with one processor
     # for how long jobs that have left the device, and are no demands any more, go on closing
     closing_ns: tuple[float, ...] = ()
 
@@ -78,7 +78,7 @@ class SetForecasts:
         self.total_ns = tuple(demand.total_ns for demand in demands)
         self.closing_ns = tuple(demand.closing_ns for demand in demands)
         self._throughputs: dict[int, float] = {}
-        self._edge_slowdowns: dict[int, float] = {}
+        self._edge_slowdowns: dict[tuple[int, int], float] = {}
         self._curves = [MemoryCurve(demand.trade_offs, device.region_bytes) for demand in demands]
         self._slow = {slow.kinds: slow.slowdowns for slow in device.slow_sets}
 
@@ -92,26 +92,29 @@ class SetForecasts:
             self._known[jobs] = self._forecast(jobs)
         return self._known[jobs]
 
-    def part_step_ns(self, jobs: int, computing: int, beside: int = 0) -> tuple[float, ...] | None:
+    def part_step_ns(self, jobs: int, computing: int, edges: int = 0) -> tuple[float, ...] | None:
         """Return the time of a step of each job of the set that computes, while the others start up.
 
-        Jobs that do not compute have their memory. `beside` is the number of jobs that start up or close with the
-        device's own computing units: they slow the others down like as many more jobs. None if the set cannot run.
+        Jobs that do not compute have their memory. `edges` is the number of jobs that start up or close with the
+        device's own computing units, and slow the others down by that. None if the set cannot run.
         """
-        if jobs == computing and not beside:
+        if jobs == computing and not edges:
             return self.step_ns(jobs)
-        part = (jobs, computing, beside)
+        part = (jobs, computing, edges)
         if part not in self._known_parts:
             self._known_parts[part] = self._forecast_part(*part)
         return self._known_parts[part]
 
-    def edge_slowdown(self, jobs: int) -> float:
-        """Return by how much longer a job starts up or closes if so many jobs compute, start up or close."""
+    def edge_slowdown(self, computing: int, edges: int) -> float:
+        """Return by how much longer a job starts up or closes if so many jobs compute, and so many start up or close,
+        with itself.
+        """
         if not self.device.prepares_jobs:
             return 1.0
-        if jobs not in self._edge_slowdowns:
-            self._edge_slowdowns[jobs] = self.device.contention.slowdown(jobs)
-        return self._edge_slowdowns[jobs]
+        beside = (computing, edges)
+        if beside not in self._edge_slowdowns:
+            self._edge_slowdowns[beside] = self.device.contention.edge_slowdown(computing, edges)
+        return self._edge_slowdowns[beside]
 
     def throughput(self, jobs: int) -> float:
         """Return the system throughput (STP) of the set: the sum of the jobs' speeds relative to alone."""
@@ -155,7 +158,7 @@ class SetForecasts:
                 return None
         return tuple(times)
 
-    def _forecast_part(self, jobs: int, computing: int, beside: int) -> tuple[float, ...] | None:
+    def _forecast_part(self, jobs: int, computing: int, edges: int) -> tuple[float, ...] | None:
         """Forecast a part like a whole set, in the memory that the jobs have in the whole set.
 
         If the times of the whole set are known from plans or measurements, the part is corrected by the same ratio.
@@ -167,7 +170,7 @@ class SetForecasts:
         estimate = self._estimate(jobs)
         if estimate is None:  # a plan was found nevertheless
             return tuple(whole[place] for place in places)
-        part = self._times([estimate.points[place] for place in places], beside)
+        part = self._times([estimate.points[place] for place in places], edges)
         ratios = (whole[place] / estimate.step_ns[place] for place in places)
         return tuple(ns * ratio for ns, ratio in zip(part, ratios, strict=True))
 
@@ -183,11 +186,11 @@ class SetForecasts:
                 self._known_estimates[jobs] = _Estimate(points=points, step_ns=self._times(points))
         return self._known_estimates[jobs]
 
-    def _times(self, points: Sequence[TradeOff], beside: int = 0) -> list[float]:
-        """Return the times of the steps of jobs that compute under these plans, beside `beside` more jobs."""
+    def _times(self, points: Sequence[TradeOff], edges: int = 0) -> list[float]:
+        """Return the times of the steps of jobs that compute under these plans, while so many start up or close."""
         if not points:
             return []
-        slowdowns = self.device.contention.slowdowns(len(points) + beside, [point.compute_ns for point in points])
+        slowdowns = self.device.contention.slowdowns(len(points), [point.compute_ns for point in points], edges)
         times = [p.beside_others_ns(slowdown) for p, slowdown in zip(points, slowdowns, strict=True)]
         return _with_lanes(points, times)
 

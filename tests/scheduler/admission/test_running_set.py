@@ -7,7 +7,7 @@ import pytest
 
 from indb_tensile.job import ClaimToken, JobId
 from indb_tensile.scheduler.admission.admission_orders import LeaveSet, Order, RecordMeasurement, RecordSet
-from indb_tensile.scheduler.admission.events import Adoption, Exit, Failure, Finish, Parking, PauseChange
+from indb_tensile.scheduler.admission.events import Adoption, Departure, Exit, Failure, Finish, Parking, PauseChange
 from indb_tensile.scheduler.admission.pool import Fault, TrainerId
 from indb_tensile.scheduler.completion.contention import Contention, of_cores
 from tests.scheduler.admission.fake_controller import FakeController, job, measurement, orders_of_type
@@ -48,6 +48,17 @@ def test_each_job_that_is_read_captured_or_creates_its_state_slows_the_set_down_
     assert controller.foretold[4:] == [], "it still computes"
     controller.adopt(third)
     assert controller.foretold[4:] == [(3, 2.0)]
+
+
+@pytest.mark.parametrize(("cores", "threads", "throughput"), [(8, 4, 1.75), (2, 2, 0.667), (3, 1, 2.0)])
+def test_job_that_closes_slows_jobs_of_several_threads_down_by_one_processor(
+    cores: int, threads: int, throughput: float
+) -> None:
+    controller = Watched(contention=of_cores(cores, threads))
+    trainers = [controller.start(number, 4) for number in (1, 2, 3)]
+    controller.send(Departure(trainer=trainers[0]))
+    assert controller.foretold[-1] == (2, throughput)
+    assert (controller.pool.running_set.calibrating, controller.pool.running_set.preparing) == (0, 1)
 
 
 def test_short_steps_are_foretold_to_be_slowed_down_like_the_short_step_that_was_measured() -> None:

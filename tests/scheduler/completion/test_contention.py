@@ -1,5 +1,7 @@
 """Check the factors by which jobs slow each other down."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -9,6 +11,18 @@ from indb_tensile.scheduler.completion.contention import Contention, Points, of_
 
 _SHORT = Contention(points=((1, 1.0), (2, 1.0), (4, 2.0)), short_points=((1, 1.0), (2, 1.5), (4, 3.0)), short_ns=1000)
 _FACTORS = st.lists(st.floats(0.5, 8.0), min_size=3, max_size=3)
+_NUMBERS = (1, 2, 4, 8)
+
+
+@st.composite
+def _contentions(draw: st.DrawFn) -> Contention:
+    """Return measured factors, with short steps or without, of jobs with 1 to 8 processors each."""
+    points = tuple(zip(_NUMBERS, (1.0, *draw(_FACTORS)), strict=True))
+    contention = Contention(points=points, processors=draw(st.integers(1, 8)))
+    if draw(st.booleans()):
+        return contention
+    short_points = tuple(zip(_NUMBERS, (1.0, *draw(_FACTORS)), strict=True))
+    return replace(contention, short_points=short_points, short_ns=1_000_000)
 
 
 @given(_FACTORS, _FACTORS, st.integers(1, 20), st.floats(0.1, 10.0))
@@ -17,10 +31,9 @@ def test_no_job_is_faster_beside_more_jobs(
     long_factors: list[float], short_factors: list[float], jobs: int, steps: float
 ) -> None:
     """Also beyond the largest number that was measured, and where a measured factor is below an earlier one."""
-    numbers = (1, 2, 4, 8)
     contention = Contention(
-        points=tuple(zip(numbers, (1.0, *long_factors), strict=True)),
-        short_points=tuple(zip(numbers, (1.0, *short_factors), strict=True)),
+        points=tuple(zip(_NUMBERS, (1.0, *long_factors), strict=True)),
+        short_points=tuple(zip(_NUMBERS, (1.0, *short_factors), strict=True)),
         short_ns=1_000_000,
     )
     step_ns = steps * contention.short_ns
@@ -37,6 +50,56 @@ def test_cores_are_shared_by_the_threads_beyond_them() -> None:
     assert [of_cores(2, 1).slowdown(k) for k in (1, 2, 3, 4, 8)] == [1, 1, 1.5, 2, 4]
     assert [of_cores(2, 2).slowdown(k) for k in (1, 2, 3)] == [1, 2, 3]
     assert [of_cores(2, 4).slowdown(k) for k in (1, 2, 3)] == [1, 2, 3]
+
+
+@given(_contentions(), st.integers(1, 8), st.integers(0, 8), st.floats(1e3, 1e9))
+def test_edges_slow_steps_down_by_at_least_nothing_and_at_most_like_as_many_jobs(
+    contention: Contention, jobs: int, edges: int, step_ns: float
+) -> None:
+    factor = contention.slowdown(jobs, step_ns, edges)
+    assert contention.slowdown(jobs, step_ns) <= factor * (1 + 1e-12)
+    assert factor <= contention.slowdown(jobs + edges, step_ns)
+    assert factor <= contention.slowdown(jobs, step_ns, edges + 1) * (1 + 1e-12)
+
+
+@given(_contentions(), st.integers(0, 8), st.integers(1, 8))
+def test_an_edge_is_slowed_down_by_at_most_as_many_jobs_and_never_less_beside_more_edges(
+    contention: Contention, jobs: int, edges: int
+) -> None:
+    factor = contention.edge_slowdown(jobs, edges)
+    assert 1 <= factor <= contention.slowdown(jobs + edges) * (1 + 1e-12)
+    assert factor <= contention.edge_slowdown(jobs, edges + 1) * (1 + 1e-12)
+
+
+@given(_contentions(), st.integers(1, 8), st.integers(1, 8), st.floats(1e3, 1e9))
+def test_an_edge_of_a_job_with_one_processor_counts_like_a_job(
+    contention: Contention, jobs: int, edges: int, step_ns: float
+) -> None:
+    contention = replace(contention, processors=1)
+    assert contention.slowdown(jobs, step_ns, edges) == contention.slowdown(jobs + edges, step_ns)
+    assert contention.edge_slowdown(jobs, edges) == pytest.approx(contention.slowdown(jobs + edges))
+
+
+@given(st.integers(1, 64), st.integers(1, 8), st.integers(1, 8), st.data())
+def test_steps_and_edges_together_use_all_cores_that_they_want(
+    threads: int, jobs: int, edges: int, data: st.DataObject
+) -> None:
+    cores = data.draw(st.one_of(st.integers(1, 8).map(lambda k: k * threads), st.integers(1, threads)))
+    contention = of_cores(cores, threads)
+    wanted = jobs * contention.processors + edges
+    step, edge = contention.slowdown(jobs, edges=edges), contention.edge_slowdown(jobs, edges)
+    used = jobs * contention.processors / step + edges / edge
+    assert used == pytest.approx(min(wanted, cores))
+    assert contention.processors / step >= (1 - 1e-12) / edge, "a job has no less than an edge, which wants one core"
+
+
+def test_a_core_that_an_edge_cannot_use_is_left_to_the_steps() -> None:
+    two, eight = of_cores(2, 2), of_cores(8, 4)
+    assert [two.slowdown(1, edges=1), two.edge_slowdown(1, 1)] == [2.0, 1.0], "a core each"
+    assert [two.slowdown(1, edges=2), two.edge_slowdown(1, 2)] == pytest.approx([3.0, 1.5]), "2/3 of a core each"
+    assert [two.edge_slowdown(0, edges) for edges in (0, 1, 2, 3)] == pytest.approx([1.0, 1.0, 1.0, 1.5])
+    assert [eight.slowdown(2, edges=1), eight.edge_slowdown(2, 1)] == pytest.approx([8 / 7, 1.0])
+    assert [eight.slowdown(1, edges=4), eight.edge_slowdown(1, 4)] == [1.0, 1.0]
 
 
 @given(
@@ -112,6 +175,15 @@ def test_observations_of_any_step_move_its_factor_towards_themselves(
 def test_contention_of_short_steps_without_meaning_is_refused(short_points: Points, short_ns: int) -> None:
     with pytest.raises(InvariantError):
         Contention(points=((1, 1.0),), short_points=short_points, short_ns=short_ns)
+
+
+def test_an_observation_leaves_the_processors_of_a_job_as_they_are() -> None:
+    assert of_cores(8, 4).observed(2, 1.5).processors == 4
+
+
+def test_jobs_without_processors_are_refused() -> None:
+    with pytest.raises(InvariantError, match="jobs of 0 processors, not of 1 or more"):
+        Contention(points=((1, 1.0),), processors=0)
 
 
 def test_alone_there_is_no_contention_to_observe() -> None:

@@ -118,6 +118,25 @@ def test_on_processors_jobs_that_leave_together_close_for_as_much_longer_as_they
     assert end.now_ns == pytest.approx((260 + 80) * MS), "a third of its speed for 60 ms"
 
 
+def test_an_edge_uses_one_of_the_processors_that_a_step_uses() -> None:
+    demands = [_demand(1, 10, closing=30), _demand(2, 10, startup=50), _demand(3, 10, startup=50)]
+    device = replace(_forecasts(demands, contention=of_cores(2, 2)).device, prepares_jobs=True)
+    closing = replace(device, closing_ns=(60.0 * MS,))  # of a job that has left before
+    moment = until_one_leaves(first_moment(demands, 0b001), SetForecasts(demands, closing))
+    assert moment is not None
+    assert moment.now_ns == pytest.approx(130 * MS), "on one of two processors for 60 ms"
+    assert moment.ends_ns[0] == pytest.approx(160 * MS), "and then closes alone"
+    moment = until_one_leaves(first_moment(demands, 0b011), SetForecasts(demands, device))
+    assert moment is not None
+    # The second starts up in 50 ms, as alone. Then both train, the first of which has 75 ms of work left.
+    assert moment.running == 0b010
+    assert moment.now_ns == pytest.approx(200 * MS)
+    assert moment.ends_ns[0] == pytest.approx(230 * MS)
+    moment = until_one_leaves(first_moment(demands, 0b110), SetForecasts(demands, device))
+    assert moment is not None
+    assert moment.now_ns == pytest.approx(250 * MS), "they start up together in 50 ms, on a processor each"
+
+
 @given(forecasts=set_forecasts(5))
 def test_jobs_in_turns_end_no_earlier_where_start_ups_and_closings_compute(forecasts: SetForecasts) -> None:
     slower = SetForecasts(forecasts.demands, replace(forecasts.device, prepares_jobs=True))
@@ -131,7 +150,7 @@ def test_start_ups_get_no_more_of_the_device_than_their_share(forecasts: SetFore
     moment = first_moment(forecasts.demands, _runnable(shared))
     following = until_one_leaves(moment, shared)
     assert following is not None
-    share = 1 / forecasts.device.contention.slowdown(moment.running.bit_count())
+    share = 1 / forecasts.device.contention.edge_slowdown(0, moment.running.bit_count())
     pairs = zip(moment.startup_ns, following.startup_ns, strict=True)
     assert all(early - late <= following.now_ns * share * (1 + 1e-6) for early, late in pairs)
 
