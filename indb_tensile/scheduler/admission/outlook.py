@@ -7,7 +7,7 @@ a job that is not queued yet can ask the same rule that will decide about the jo
 from dataclasses import dataclass, replace
 
 from indb_tensile.job import JobId
-from indb_tensile.scheduler.admission.completion_rule import demand_of
+from indb_tensile.scheduler.admission.completion_rule import demand_of, shared_device
 from indb_tensile.scheduler.admission.pace import pace
 from indb_tensile.scheduler.admission.pool import JobStage, Member, Pool, Sharing
 from indb_tensile.scheduler.completion.choose_starts import choose_starts
@@ -52,13 +52,7 @@ def outlook_of(pool: Pool) -> Outlook | None:
         return None
     reserved_bytes = sum(m.granted_bytes for m in pool.at(JobStage.CALIBRATING))
     return Outlook(
-        device=SharedDevice(
-            budget_bytes=pool.budget_bytes - reserved_bytes,
-            region_bytes=pool.region_bytes,
-            contention=pool.contention,
-            max_slowdown=pool.max_slowdown,
-            prepares_jobs=pool.prepares_on_device,
-        ),
+        device=replace(shared_device(pool, pool.budget_bytes - reserved_bytes), slow_sets=()),
         running=tuple(_at_its_pace(pool, member) for member in running),
         waiting=tuple(demand_of(pool, member) for member in waiting),
         lent_bytes=pool.lent_bytes,

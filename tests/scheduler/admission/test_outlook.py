@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from indb_tensile.job import JobId
 from indb_tensile.scheduler.admission.completion_rule import demand_of
-from indb_tensile.scheduler.admission.events import Capture
+from indb_tensile.scheduler.admission.events import Capture, Departure, Finish
 from indb_tensile.scheduler.admission.outlook import foretell_start, outlook_of
 from indb_tensile.scheduler.admission.pool import JobStage, Member, Sharing
-from indb_tensile.scheduler.completion.contention import Contention
+from indb_tensile.scheduler.completion.contention import Contention, of_cores
 from tests.scheduler.admission.fake_controller import FakeController, graph, job
 from tests.scheduler.admission.test_completion_rule import TimedPlanner
 
@@ -70,6 +70,26 @@ def test_a_job_that_would_slow_all_down_waits_and_one_that_fits_slows_nobody_dow
     fitting = foretell_start(outlook, replace(demand_of(controller.pool, first), trade_offs=(small,)))
     assert fitting is not None
     assert (fitting.starts, fitting.slowdowns) == (True, ((JobId(1), 1.0),))
+
+
+@pytest.mark.parametrize(("on_device", "later_ns"), [(False, 0), (True, 250)])
+def test_a_job_that_closes_delays_the_next_one_where_it_computes_on_the_device(
+    on_device: bool, later_ns: int
+) -> None:
+    controller = _controller(_FAST, contention=of_cores(1, 1), prepares_on_device=on_device)
+    first, second = _capture(controller, 1, 4, 10.0), _capture(controller, 2, 4, 10.0)
+    next_job = replace(demand_of(controller.pool, first), startup_ns=0.0, closing_ns=0.0)
+    assert first.trainer is not None
+    controller.send(Finish(trainer=first.trainer, closing_ns=500))
+    controller.adopt_all()
+    assert second.trainer is not None
+    controller.send(Departure(trainer=second.trainer))
+    outlook = outlook_of(controller.pool)
+    assert outlook is not None
+    assert outlook.device.closing_ns == ((500.0,) if on_device else ())
+    forecast = foretell_start(outlook, next_job)
+    assert forecast is not None
+    assert forecast.end_ns == pytest.approx(10_000 + later_ns), "half of its speed for 500 ns"
 
 
 def test_a_job_that_can_never_run_has_no_forecast() -> None:
