@@ -9,17 +9,12 @@ share of the cores. Exit codes are those of the controller.
 """
 
 import logging
-import multiprocessing
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from multiprocessing.synchronize import Barrier
-from queue import Empty
 from statistics import mean, median
-from typing import Any
 
 import psycopg
-import torch
 
 from indb_tensile import settings_loader
 from indb_tensile.catalog import device_contention
@@ -29,24 +24,21 @@ from indb_tensile.config import Settings
 from indb_tensile.controller.parent_death import die_with_parent
 from indb_tensile.device.backend import kind_of
 from indb_tensile.device.hardware import cores
-from indb_tensile.errors import DeviceError, TensileError
-from indb_tensile.executor.latency.contention_step import ReferenceStep, contention_step, steps_per_second
-from indb_tensile.executor.run.open_device import torch_device
+from indb_tensile.errors import TensileError
+from indb_tensile.executor.latency.contention_step import ReferenceStep
 from indb_tensile.log import start_log
 from indb_tensile.scheduler.completion.contention import of_cores
+from worker.reference_processes import Phase, rates_by_phase
 
 log = logging.getLogger("contention")
 
 JOBS = (1, 2, 4, 8)
 _SPAN_S = 0.25  # processor time of one measurement; shorter ones vary by more than 10 % on a machine with other work
-_ALONE_RUNS = 3  # every factor is relative to the steps alone, and one process is a single sample
-# Whether two trainings run side by side or in turns is decided most often, and a factor a tenth too high or too low
-# decides it wrongly. Of 0.5 s each, single factors varied by a tenth; short steps by as much.
-_TRAINING_RUNS = 5
-_TRAINING_S = 0.5
-_SHORT_PAIR_RUNS = 3
+# Whether two jobs run side by side or in turns is decided most often, and a factor that is a tenth too high decides
+# it wrongly. Factors of single rounds vary by a tenth.
+_TRAINING_ROUNDS = 8
+_SHORT_ROUNDS = 3
 _OTHERS_S = 300.0  # for the measurement of another controller of this kind, which takes a minute on a busy machine
-_TIMEOUT_S = 60.0  # time limit for the slowest process of a measurement
 _ARITHMETIC, _MEMORY, _SWITCHES, _TRAINING = ReferenceStep
 
 
@@ -91,106 +83,60 @@ def _session(settings: Settings) -> Session:
 
 def measure(device: str, threads: int, numbers: tuple[int, ...]) -> tuple[MeasuredContention, ...]:
     """Return the contention of these numbers of jobs, of which the first is 1. Raises DeviceError."""
-    site = _Site(device, threads)
-    alone = {
-        kind: median(site.rates((kind,))[0] for _ in range(_ALONE_RUNS)) for kind in (_ARITHMETIC, _MEMORY, _SWITCHES)
-    }
+    shared = None if device.startswith("cuda") else of_cores(cores(), threads)
 
-    def factor(kinds: tuple[ReferenceStep, ...], *of: ReferenceStep) -> float:
+    def factor(kinds: tuple[ReferenceStep, ...], *of: ReferenceStep, rounds: int = 1) -> float:
         """Return by what factor these steps take longer side by side: the mean of all, or of the kinds `of` only."""
-        runs = _SHORT_PAIR_RUNS if len(kinds) == 2 and _SWITCHES in kinds else 1
-        return median(site.factor(kinds, alone, of or kinds) for _ in range(runs))
+        share = 1.0 if shared is None else shared.slowdown(len(kinds))
+        counted = [number for number, kind in enumerate(kinds) if kind in (of or kinds)]
+        phases = _rounds_of_phases(kinds, counted, rounds, share)
+        rates = rates_by_phase(device, threads, kinds, phases)
+        length = len(phases) // rounds
+        of_rounds = (rates[at : at + length] for at in range(0, len(phases), length))
+        return share * median(_slowdown(kinds, counted, of_round) for of_round in of_rounds)
 
     def together(jobs: int) -> MeasuredContention:
         half = jobs // 2
-        mixed = (factor((_SWITCHES, other) * half, _SWITCHES) for other in (_ARITHMETIC, _MEMORY))
+        short_rounds = _SHORT_ROUNDS if jobs == 2 else 1
+        mixed = (
+            factor((_SWITCHES, other) * half, _SWITCHES, rounds=short_rounds) for other in (_ARITHMETIC, _MEMORY)
+        )
         return MeasuredContention(
             jobs=jobs,
-            training=site.training_factor(jobs),
+            training=factor((_TRAINING,) * jobs, rounds=max(2, _TRAINING_ROUNDS // half)),
             arithmetic=factor((_ARITHMETIC,) * jobs),
             memory=factor((_MEMORY,) * jobs),
             mixed=factor((_ARITHMETIC, _MEMORY) * half),
-            short=factor((_SWITCHES,) * jobs),
+            short=factor((_SWITCHES,) * jobs, rounds=short_rounds),
             short_mixed=mean(mixed),
         )
 
-    single = replace(ALONE, short_ns=round(1e9 / alone[_SWITCHES]))
+    alone = rates_by_phase(device, threads, (_SWITCHES,), [Phase(running=(0,), seconds=_SPAN_S)] * _SHORT_ROUNDS)
+    single = replace(ALONE, short_ns=round(1e9 / median(rates[0] for rates in alone)))
     return tuple(single if jobs == 1 else together(jobs) for jobs in numbers)
 
 
-class _Site:
-    """The device on which reference steps run, and the share of its cores that each of several processes has."""
-
-    def __init__(self, device: str, threads: int) -> None:
-        self._device = device
-        self._threads = threads
-        self._shared = None if device.startswith("cuda") else of_cores(cores(), threads)
-
-    def factor(
-        self,
-        kinds: tuple[ReferenceStep, ...],
-        alone: Mapping[ReferenceStep, float],
-        of: Collection[ReferenceStep],
-        span_s: float = _SPAN_S,
-    ) -> float:
-        """Return by what factor the steps of the kinds `of` take longer side by side, as a mean, from one run.
-
-        `alone` are the steps a second of each kind alone.
-        """
-        share = 1.0 if self._shared is None else self._shared.slowdown(len(kinds))
-        rates = self.rates(kinds, span_s * share)  # as much processor time for each as alone
-        return share * mean(alone[kind] / rate for kind, rate in zip(kinds, rates, strict=True) if kind in of)
-
-    def training_factor(self, jobs: int) -> float:
-        """Return by what factor steps of a training take longer side by side.
-
-        The speed of a step alone drifts by a tenth within seconds on a machine that others use as well, so each run
-        of several is compared with one alone just before it.
-        """
-        kinds = (_TRAINING,) * jobs
-        runs = _TRAINING_RUNS if jobs == 2 else 1
-
-        def single() -> float:
-            (rate,) = self.rates((_TRAINING,), _TRAINING_S)
-            return self.factor(kinds, {_TRAINING: rate}, kinds, _TRAINING_S)
-
-        return median(single() for _ in range(runs))
-
-    def rates(self, kinds: tuple[ReferenceStep, ...], span_s: float = _SPAN_S) -> list[float]:
-        """Return the steps a second of each of these steps, when all run for this long in processes of their own."""
-        return _rates(self._device, self._threads, kinds, span_s)
+def _rounds_of_phases(
+    kinds: Sequence[ReferenceStep], counted: Sequence[int], rounds: int, share: float
+) -> list[Phase]:
+    """Return the phases of all rounds. In each round, one of the counted processes of each kind runs alone, and then
+    all run together for `share` times as long, so that each has as much processor time as alone.
+    """
+    everyone = tuple(range(len(kinds)))
+    phases = []
+    for number in range(rounds):
+        for kind in dict.fromkeys(kinds[process] for process in counted):
+            same = [process for process in counted if kinds[process] is kind]
+            phases.append(Phase(running=(same[number % len(same)],), seconds=_SPAN_S))
+        phases.append(Phase(running=everyone, seconds=_SPAN_S * share))
+    return phases
 
 
-def _rates(device: str, threads: int, kinds: tuple[ReferenceStep, ...], span_s: float) -> list[float]:
-    """Return the steps a second of each of these steps, when all run for this long in processes of their own."""
-    context = multiprocessing.get_context("fork")  # this process runs nothing on the device, so a fork is safe
-    barrier, results = context.Barrier(len(kinds)), context.Queue()
-    processes = [
-        context.Process(target=_run, args=(device, threads, kind, number, span_s, barrier, results), daemon=True)
-        for number, kind in enumerate(kinds)
-    ]
-    for process in processes:
-        process.start()
-    try:
-        rates = dict(results.get(timeout=_TIMEOUT_S) for _ in processes)
-    except Empty:
-        raise DeviceError(f"{len(kinds)} processes on {device} did not answer within {_TIMEOUT_S:.0f} s") from None
-    finally:
-        for process in processes:
-            process.join(timeout=1)
-            process.kill()
-    return [rates[number] for number in range(len(kinds))]
-
-
-def _run(
-    device: str, threads: int, kind: ReferenceStep, number: int, span_s: float, barrier: Barrier, results: Any
-) -> None:
-    die_with_parent()
-    torch.set_num_threads(threads)
-    place = torch_device(device)
-    step = contention_step(kind, device, place)
-    barrier.wait(timeout=_TIMEOUT_S)
-    results.put((number, steps_per_second(step, place, span_s)))
+def _slowdown(kinds: Sequence[ReferenceStep], counted: Sequence[int], rates: Sequence[Mapping[int, float]]) -> float:
+    """Return by what factor the counted steps need more time together than alone, as a mean, from one round."""
+    *single, together = rates
+    alone = {kinds[process]: rate for phase in single for process, rate in phase.items()}
+    return mean(alone[kinds[process]] / together[process] for process in counted)
 
 
 if __name__ == "__main__":

@@ -77,13 +77,22 @@ def vector_bytes(cache_bytes: int, free_bytes: int | None = None) -> int:
     return max(_VECTOR_BYTES, min(_CACHES * cache_bytes, most_bytes))
 
 
+def warm_up(step: Callable[[], None], place: torch.device) -> None:
+    """Run the step until it is as fast as it gets. `place` is torch's device for it."""
+    warm_at = time.perf_counter() + _WARM_UP_S
+    for count in range(_WARM_UP):
+        if count >= _LEAST_WARM_UP and time.perf_counter() > warm_at:
+            break
+        step()
+        _synchronize(place)
+
+
 def steps_per_second(step: Callable[[], None], place: torch.device, span_s: float) -> float:
     """Run the step for about this long and return how many steps a second were completed.
 
     On a processor, seconds of this process's processor time count. Otherwise any other program on the machine would
     be taken for contention between jobs, and stored. That jobs share the cores is known without a measurement.
     """
-    _warm_up(step, place)
     clock = time.perf_counter if place.type == "cuda" else time.process_time
     ends_at, started, count = time.perf_counter() + span_s, clock(), 0
     while time.perf_counter() < ends_at or count == 0:
@@ -91,16 +100,6 @@ def steps_per_second(step: Callable[[], None], place: torch.device, span_s: floa
         _synchronize(place)
         count += 1
     return count / max(1e-9, clock() - started)
-
-
-def _warm_up(step: Callable[[], None], place: torch.device) -> None:
-    """Run the step until it is as fast as it gets."""
-    warm_at = time.perf_counter() + _WARM_UP_S
-    for count in range(_WARM_UP):
-        if count >= _LEAST_WARM_UP and time.perf_counter() > warm_at:
-            break
-        step()
-        _synchronize(place)
 
 
 def _synchronize(place: torch.device) -> None:

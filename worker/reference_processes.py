@@ -1,0 +1,78 @@
+"""Processes that run reference steps side by side, as jobs would, for the measurement of contention.
+
+The processes live for a few phases. In each phase some of them run their steps, and the others wait. So the speed of
+a step alone and beside others is measured within a second, in the same processes. The speed of a step alone differs
+by a tenth between one second and the next, and between two processes with other places in memory.
+"""
+
+import multiprocessing
+from collections.abc import Sequence
+from dataclasses import dataclass
+from multiprocessing.synchronize import Barrier
+from queue import Empty
+from typing import Any
+
+import torch
+
+from indb_tensile.controller.parent_death import die_with_parent
+from indb_tensile.errors import DeviceError
+from indb_tensile.executor.latency.contention_step import ReferenceStep, contention_step, steps_per_second, warm_up
+from indb_tensile.executor.run.open_device import torch_device
+
+_TIMEOUT_S = 60.0  # time limit for the slowest process of a measurement
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phase:
+    """For how long which of the processes run their steps. The processes are numbered from 0."""
+
+    running: tuple[int, ...]
+    seconds: float
+
+
+def rates_by_phase(
+    device: str, threads: int, kinds: Sequence[ReferenceStep], phases: Sequence[Phase]
+) -> list[dict[int, float]]:
+    """Start a process for each of these steps, and return for each phase the steps a second of those that run in it.
+
+    Raises DeviceError if a process fails or takes too long.
+    """
+    context = multiprocessing.get_context("fork")  # this process runs nothing on the device, so a fork is safe
+    barrier, results = context.Barrier(len(kinds)), context.Queue()
+    processes = [
+        context.Process(target=_run, args=(device, threads, kind, number, phases, barrier, results), daemon=True)
+        for number, kind in enumerate(kinds)
+    ]
+    for process in processes:
+        process.start()
+    try:
+        rates = dict(results.get(timeout=_TIMEOUT_S) for _ in processes)
+    except Empty:
+        raise DeviceError(f"{len(kinds)} processes on {device} did not answer within {_TIMEOUT_S:.0f} s") from None
+    finally:
+        for process in processes:
+            process.join(timeout=1)
+            process.kill()
+    return [{number: rates[number][at] for number in phase.running} for at, phase in enumerate(phases)]
+
+
+def _run(
+    device: str,
+    threads: int,
+    kind: ReferenceStep,
+    number: int,
+    phases: Sequence[Phase],
+    barrier: Barrier,
+    results: Any,
+) -> None:
+    die_with_parent()
+    torch.set_num_threads(threads)
+    place = torch_device(device)
+    step = contention_step(kind, device, place)
+    warm_up(step, place)
+    rates = {}
+    for at, phase in enumerate(phases):
+        barrier.wait(timeout=_TIMEOUT_S)
+        if number in phase.running:
+            rates[at] = steps_per_second(step, place, phase.seconds)
+    results.put((number, rates))
