@@ -28,7 +28,7 @@ from indb_tensile.errors import TensileError
 from indb_tensile.executor.latency.contention_step import ReferenceStep
 from indb_tensile.log import start_log
 from indb_tensile.scheduler.completion.contention import of_cores
-from worker.reference_processes import Phase, rates_by_phase
+from worker.reference_processes import StepPhase, rates_by_phase
 
 log = logging.getLogger("contention")
 
@@ -111,14 +111,14 @@ def measure(device: str, threads: int, numbers: tuple[int, ...]) -> tuple[Measur
             short_mixed=mean(mixed),
         )
 
-    alone = rates_by_phase(device, threads, (_SWITCHES,), [Phase(running=(0,), seconds=_SPAN_S)] * _SHORT_ROUNDS)
+    alone = rates_by_phase(device, threads, (_SWITCHES,), [StepPhase(running=(0,), seconds=_SPAN_S)] * _SHORT_ROUNDS)
     single = replace(ALONE, short_ns=round(1e9 / median(rates[0] for rates in alone)))
     return tuple(single if jobs == 1 else together(jobs) for jobs in numbers)
 
 
 def _rounds_of_phases(
     kinds: Sequence[ReferenceStep], counted: Sequence[int], rounds: int, share: float
-) -> list[Phase]:
+) -> list[StepPhase]:
     """Return the phases of all rounds. In each round, one of the counted processes of each kind runs alone, and then
     all run together for `share` times as long, so that each has as much processor time as alone.
     """
@@ -127,8 +127,8 @@ def _rounds_of_phases(
     for number in range(rounds):
         for kind in dict.fromkeys(kinds[process] for process in counted):
             same = [process for process in counted if kinds[process] is kind]
-            phases.append(Phase(running=(same[number % len(same)],), seconds=_SPAN_S))
-        phases.append(Phase(running=everyone, seconds=_SPAN_S * share))
+            phases.append(StepPhase(running=(same[number % len(same)],), seconds=_SPAN_S))
+        phases.append(StepPhase(running=everyone, seconds=_SPAN_S * share))
     return phases
 
 

@@ -23,7 +23,7 @@ _TIMEOUT_S = 60.0  # time limit for the slowest process of a measurement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Phase:
+class StepPhase:
     """For how long which of the processes run their steps. The processes are numbered from 0."""
 
     running: tuple[int, ...]
@@ -31,7 +31,7 @@ class Phase:
 
 
 def rates_by_phase(
-    device: str, threads: int, kinds: Sequence[ReferenceStep], phases: Sequence[Phase]
+    device: str, threads: int, kinds: Sequence[ReferenceStep], phases: Sequence[StepPhase]
 ) -> list[dict[int, float]]:
     """Start a process for each of these steps, and return for each phase the steps a second of those that run in it.
 
@@ -61,7 +61,7 @@ def _run(
     threads: int,
     kind: ReferenceStep,
     number: int,
-    phases: Sequence[Phase],
+    phases: Sequence[StepPhase],
     barrier: Barrier,
     results: Any,
 ) -> None:

@@ -6,7 +6,7 @@ from indb_tensile.config import GIB, MIB
 from indb_tensile.device.hardware import cores
 from indb_tensile.executor.latency.contention_step import ReferenceStep, vector_bytes
 from worker import measure_contention
-from worker.reference_processes import Phase, rates_by_phase
+from worker.reference_processes import StepPhase, rates_by_phase
 
 
 @pytest.mark.nightly
@@ -26,7 +26,7 @@ def test_jobs_beyond_the_cores_slow_each_other_down() -> None:
 
 def test_every_process_runs_its_own_kind_of_step_in_its_phases() -> None:
     kinds = tuple(ReferenceStep)
-    phases = [Phase(running=(1,), seconds=0.05), Phase(running=(0, 1, 2, 3), seconds=0.05)]
+    phases = [StepPhase(running=(1,), seconds=0.05), StepPhase(running=(0, 1, 2, 3), seconds=0.05)]
     alone, together = rates_by_phase("cpu", 1, kinds, phases)
     assert list(alone) == [1]
     assert list(together) == [0, 1, 2, 3]
