@@ -162,9 +162,13 @@ def shared_device(pool: Pool, budget_bytes: int) -> SharedDevice:
 
 
 def _closing_ns(pool: Pool) -> tuple[float, ...]:
-    """Return for how long each job that closes goes on, as if it had begun now: most decisions are made then."""
+    """Return for how long each job that closes goes on, as if it had begun now: most decisions are made then.
+
+    As many waiting jobs may start up meanwhile.
+    """
     closing = [m for m in pool.at(JobStage.CLOSING) if m.workload is not None]
-    factor = pool.contention.edge_slowdown(0, len(closing))
+    next_jobs = min(len(closing), len(pool.at(JobStage.WAITING)))
+    factor = pool.contention.edge_slowdown(0, len(closing) + next_jobs)
     return tuple(factor * pool.overheads.closing_ns(_kind(m), state_bytes(planned(m).graphs[0])) for m in closing)
 
 

@@ -12,7 +12,7 @@ of a job that leaves.
 Where the device is made of processors (`SharedDevice.prepares_jobs`), a job that starts up or closes uses one of them
 (an *edge*, contention.py), is slowed down by others and slows them down. Otherwise jobs that start up together would
 seem to do so in a part of the time, and the steps of one would seem to hide the start-up of another at no cost. For
-how long a job closes is foretold when it leaves the device.
+how long a job closes is foretold when it leaves the device, as if a waiting job then began to start up in its place.
 
 - *Makespan*: the time until all jobs are done.
 - *ANTT* (average normalised turnaround time, Eyerman and Eeckhout 2008): the mean over the jobs of the time until the
@@ -89,10 +89,12 @@ def start(moment: ScheduleMoment, jobs: int) -> ScheduleMoment:
     )
 
 
-def until_one_leaves(moment: ScheduleMoment, forecasts: SetForecasts, until_ns: float = inf) -> ScheduleMoment | None:
+def until_one_leaves(
+    moment: ScheduleMoment, forecasts: SetForecasts, until_ns: float = inf, soon: int = 0
+) -> ScheduleMoment | None:
     """Return the moment at which the first running job does its last step, or `until_ns` if that is earlier.
 
-    None if the set cannot run.
+    `soon` is the set of running jobs that have started in the place of those that leave. None if the set cannot run.
     """
     running, waiting, now_ns = moment.running, moment.waiting, moment.now_ns
     if not running or forecasts.step_ns(running) is None:
@@ -115,7 +117,8 @@ def until_one_leaves(moment: ScheduleMoment, forecasts: SetForecasts, until_ns: 
                 running &= ~(1 << k)
         if left := members(moment.running & ~running):
             computing, later_ns = _busy(forecasts, now_ns, running, startup_ns, ends_ns)
-            edges = (running & ~computing).bit_count() + len(later_ns) + len(left)
+            next_jobs = min(max(0, len(left) - soon.bit_count()), waiting.bit_count())  # that may start up meanwhile
+            edges = (running & ~computing).bit_count() + len(later_ns) + len(left) + next_jobs
             factor = forecasts.edge_slowdown(computing.bit_count(), edges)
         for k in left:
             ends_ns[k] = now_ns + forecasts.closing_ns[k] * factor
@@ -153,7 +156,7 @@ class ScheduleTree:
         begun = start(moment, jobs)
         at_ns = self.soon_ns(moment, jobs, soon) if soon else moment.now_ns
         before = until_one_leaves(begun, self.forecasts, at_ns) if at_ns > moment.now_ns else begun
-        return None if before is None else until_one_leaves(start(before, soon), self.forecasts)
+        return None if before is None else until_one_leaves(start(before, soon), self.forecasts, soon=soon)
 
     def soon_ns(self, moment: ScheduleMoment, jobs: int, soon: int) -> float:
         """Return when the jobs `soon` start if `jobs` start at `moment`; infinite if these cannot run."""

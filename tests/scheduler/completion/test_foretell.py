@@ -106,16 +106,25 @@ def test_on_processors_jobs_that_start_up_close_and_compute_slow_each_other_down
     assert moment.now_ns == pytest.approx(130 * MS), "30 ms of work in the first 60 ms"
 
 
-def test_on_processors_jobs_that_leave_together_close_for_as_much_longer_as_they_are_more() -> None:
+def test_on_processors_jobs_that_leave_together_close_for_as_much_longer_as_they_and_the_next_ones_are_more() -> None:
     turns = Contention(points=((1, 1.0), (2, 2.0), (4, 4.0)))
     demands = [_demand(k, 10, closing=30) for k in (1, 2, 3)]
     forecasts = SetForecasts(demands, replace(_forecasts(demands, contention=turns).device, prepares_jobs=True))
     moment = until_one_leaves(first_moment(demands, 0b011), forecasts)
     assert moment is not None
-    assert moment.ends_ns == pytest.approx((260 * MS, 260 * MS, 0.0))
+    assert moment.ends_ns == pytest.approx((290 * MS, 290 * MS, 0.0)), "the third may start up meanwhile"
     end = until_one_leaves(start(moment, 0b100), forecasts)
     assert end is not None
-    assert end.now_ns == pytest.approx((260 + 80) * MS), "a third of its speed for 60 ms"
+    assert end.now_ns == pytest.approx((290 + 70) * MS), "a third of its speed for 90 ms"
+    alone = until_one_leaves(first_moment(demands[:2], 0b11), SetForecasts(demands[:2], forecasts.device))
+    assert alone is not None
+    assert alone.ends_ns == pytest.approx((260 * MS, 260 * MS)), "nobody waits"
+    replaced = until_one_leaves(first_moment(demands, 0b011), forecasts, soon=0b010)
+    assert replaced is not None
+    assert replaced.ends_ns == pytest.approx((290 * MS, 290 * MS, 0.0)), "in place of one of both"
+    replaced = until_one_leaves(first_moment(demands, 0b001), forecasts, soon=0b110)
+    assert replaced is not None
+    assert replaced.ends_ns[0] == pytest.approx(130 * MS), "nobody else starts"
 
 
 def test_an_edge_uses_one_of_the_processors_that_a_step_uses() -> None:
@@ -125,13 +134,13 @@ def test_an_edge_uses_one_of_the_processors_that_a_step_uses() -> None:
     moment = until_one_leaves(first_moment(demands, 0b001), SetForecasts(demands, closing))
     assert moment is not None
     assert moment.now_ns == pytest.approx(130 * MS), "on one of two processors for 60 ms"
-    assert moment.ends_ns[0] == pytest.approx(160 * MS), "and then closes alone"
+    assert moment.ends_ns[0] == pytest.approx(160 * MS), "and then closes while the second may start up"
     moment = until_one_leaves(first_moment(demands, 0b011), SetForecasts(demands, device))
     assert moment is not None
     # The second starts up in 50 ms, as alone. Then both train, the first of which has 75 ms of work left.
     assert moment.running == 0b010
     assert moment.now_ns == pytest.approx(200 * MS)
-    assert moment.ends_ns[0] == pytest.approx(230 * MS)
+    assert moment.ends_ns[0] == pytest.approx(245 * MS), "beside the steps of the second, and the third may start up"
     moment = until_one_leaves(first_moment(demands, 0b110), SetForecasts(demands, device))
     assert moment is not None
     assert moment.now_ns == pytest.approx(250 * MS), "they start up together in 50 ms, on a processor each"
