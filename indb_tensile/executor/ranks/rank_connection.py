@@ -20,6 +20,7 @@ from indb_tensile.errors import RankLostError, RequestError
 from indb_tensile.executor.capture.rank_share import RankShare
 from indb_tensile.executor.ranks.rank_group import RankGroup
 from indb_tensile.executor.ranks.rank_sockets import Endpoint, connections, listen, shut_down
+from indb_tensile.executor.ranks.receiving_threads import patient_receivers
 
 LOOPBACK = "127.0.0.1"
 
@@ -32,7 +33,13 @@ def join_ranks(
     `attempt` keeps ranks of an earlier attempt out, which may still run. Raises RankLostError if a rank does not come
     within `meeting_s`, and RequestError for an address that strangers could reach.
     """
-    address = _private(address)
+    with patient_receivers():
+        return _join(store, share, attempt, meeting_s, timeout_s, _private(address))
+
+
+def _join(
+    store: Store, share: RankShare, attempt: str, meeting_s: float, timeout_s: float, address: str
+) -> RankGroup:
     device, own = listen(partial(ProcessGroupGloo.create_device, hostname=address), address)
     options = cast(Any, ProcessGroupGloo)._Options()  # noqa: SLF001 - torch has no public way to choose an address
     options._devices = [device]  # noqa: SLF001
