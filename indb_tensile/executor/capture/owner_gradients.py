@@ -99,19 +99,18 @@ class OwnerGradients(PartGradients):
 def owner_buckets(recorder: Recorder, names: Sequence[str], state: StateDivision) -> list[list[str]]:
     """Return the names of parameters whose values make one exchange, the last ones in the model's order first.
 
-    Values of a bucket are of one type, and of each owner about as many.
+    Values of a bucket are of one type, and of each owner about as many, in the model's order.
     """
-    return [*_buckets_in_order(recorder, names, state)][::-1]
+    return [*_last_buckets_first(recorder, names, state)]
 
 
-def _buckets_in_order(recorder: Recorder, names: Sequence[str], state: StateDivision) -> Iterator[list[str]]:
+def _last_buckets_first(recorder: Recorder, names: Sequence[str], state: StateDivision) -> Iterator[list[str]]:
     values = {name: recorder.fake(name) for name in names}
     ranks = range(1 + max(state.owners.values()))
     for dtype in dict.fromkeys(value.dtype for value in values.values()):
         alike = {name: value for name, value in values.items() if value.dtype == dtype}
-        of_rank = [_of_owner(alike, state, rank) for rank in ranks]
-        # In order, so that the gradient of a last layer does not wait for that of a first one.
-        groups_of = [buckets(own, BUCKET_BYTES, in_order=True) for own in of_rank]
+        backwards = {name: alike[name] for name in reversed(alike)}
+        groups_of = [buckets(_of_owner(backwards, state, rank), BUCKET_BYTES) for rank in ranks]
         for groups in zip_longest(*groups_of, fillvalue=[]):
             chosen = {name for group in groups for name in group}
             yield [name for name in alike if name in chosen]

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from indb_tensile.executor.capture.exchange_operator import start_all_reduce_, start_sum_parts_
+from indb_tensile.executor.capture.exchange_operator import STARTS, start_all_reduce_, start_sum_parts_
 from indb_tensile.executor.capture.optimizer import OptimizerSettings
 from indb_tensile.executor.capture.passes import Passes
 from indb_tensile.executor.capture.rank_share import RankShare, Reduce
@@ -99,6 +99,16 @@ def test_fast_sum_sends_one_gradient_a_step_in_buckets_and_the_exact_sum_those_o
     assert exchanges(fast) == ["tensile.start_all_reduce_.default"] * 5
     sent = [step.kernel.arguments for step in fast.steps if step.kernel.target is start_all_reduce_]
     assert [len(names) for names in sent] == [2, 2, 2, 2, 7 + 1], "one gradient of both parts, and the room"
+
+
+@pytest.mark.parametrize("reduce", Reduce)
+def test_a_gradient_as_large_as_a_bucket_leaves_the_small_ones_together(reduce: Reduce) -> None:
+    module = nn.Sequential(*(nn.Linear(512, 512) for _ in range(3)))
+    share = RankShare(rank=0, ranks=2, reduce=reduce)
+    batch = (torch.randn(8, 512), torch.randn(8, 512))
+    step = capture_training(module, nn.MSELoss(), *batch, SGD, Passes(micro_batch_size=4), share)
+    sizes = [len([*refs(own.kernel.args[0])]) for own in step.steps if own.kernel.target in STARTS]
+    assert sizes == [1, 1, 1, 1 + 3], "three weights of 1 MiB, each alone, and the loss with three small gradients"
 
 
 def test_gradients_with_a_common_storage_are_exchanged_once() -> None:

@@ -9,6 +9,7 @@ from torch import nn
 
 from indb_tensile.errors import RankLostError
 from indb_tensile.executor.capture.optimizer import AVERAGE, OptimizerSettings
+from indb_tensile.executor.capture.owner_operators import start_hand_out_, start_sum_at_owners_
 from indb_tensile.executor.capture.passes import Passes
 from indb_tensile.executor.capture.rank_share import RankShare, Reduce
 from indb_tensile.executor.capture.state_division import divide_state
@@ -220,3 +221,15 @@ def test_parameters_are_handed_out_beside_the_updates_and_waits_to_come() -> Non
     sums = len(starts) - len(handed_out)
     assert handed_out[0] < waits[sums - 1]
     assert handed_out[0] < updates[-1] < waits[sums]
+
+
+def test_a_parameter_as_large_as_a_bucket_leaves_the_small_ones_of_its_owner_together() -> None:
+    module = nn.Sequential(*(nn.Linear(512, 512) for _ in range(4)))
+    batch = torch.zeros(4, 512), torch.zeros(4, 512)
+    share, passes = RankShare(rank=0, ranks=2, divides_state=True), Passes(micro_batch_size=2)
+    step = capture_training(module, nn.MSELoss(), *batch, ADAM, passes, share)
+    sums = [own.kernel for own in step.steps if own.kernel.target is start_sum_at_owners_]
+    handed_out = [own.kernel for own in step.steps if own.kernel.target is start_hand_out_]
+    expected = [(512 * 512,) * 2] * 2 + [(512,) * 4]
+    assert [tuple(call.kwargs["sizes"]) for call in sums] == expected, "a weight of each rank, and at last the biases"
+    assert [len(call.args[0]) for call in handed_out] == [2, 2, 4]
