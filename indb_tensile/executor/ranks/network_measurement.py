@@ -1,8 +1,13 @@
 """Measures how long transfers between the ranks of a gang take, before anything is exchanged in a training.
 
 Each collective is timed at a few sizes: the smallest shows the time of a message, and the largest the network's rate.
-The mean of a few rounds without the extremes counts, since a step makes many transfers, and their means add up. All
-ranks begin a transfer together, after an empty one, so no rank's wait for another one is part of the time.
+All ranks begin a transfer together, after an empty one, so no rank's wait for another one is part of the time.
+
+What counts is a mean, since a step makes many transfers, and their means add up. A few transfers take much longer
+than the others, until the next tick of the clock (receiving_threads.py has the most frequent reason). In a step they
+do so, too, so they are not left out. How often they come depends on the number of messages and hardly on their size,
+and few rounds have none of them or too many. So the time of a size is the median of its rounds and the time by which
+their mean exceeds the median, on average over all sizes of the collective.
 
 A transfer is measured as a step makes it: by the thread of the lane, after a computation, with values from memory.
 Right after another one, with values that the caches have, 4 KB took a third of that time and 2 MB four fifths.
@@ -11,7 +16,7 @@ If the ranks compute on processors, each transfer is also made beside a computat
 its thread has no processor. That follows from the two clocks of the thread, and so does not depend on how fast the
 machine happens to be. With a processor to spare it is next to nothing. Where processors also make the copies between
 the memories of device and host, as on an emulated device, copies are timed in the same way. On one machine all that
-takes less than two seconds.
+takes about three seconds.
 
 A thread that wakes up beside a computation waits for the rest of the computation's slice, so a transfer begins at any
 moment of a slice, as in a step. When each began with the computation, it waited for a whole slice.
@@ -19,8 +24,9 @@ moment of a slice, as in a step. When each began with the computation, it waited
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from itertools import cycle
-from statistics import fmean
+from statistics import fmean, median
 from threading import Event
 from time import perf_counter_ns, thread_time_ns
 
@@ -44,11 +50,11 @@ SIZES_BYTES = {
     Collective.ALL_REDUCE: (1 << 12, 1 << 17, 1 << 20, 1 << 23),
     Collective.COPY: (1 << 16, 1 << 21),
 }
+# With 7 rounds, of which the extremes did not count, transfers took 1.3 to 3 times as long in steps as foretold.
+_ROUNDS = 40
 # Beside a computation a message either finds a processor at once, or after the computation's slice of some
-# milliseconds. So the mean counts, without the extremes, which other programs may have caused. On two cores seven
-# rounds beside a computation gave between 0.4 and 4.5 ms for the same transfer. A line through all sizes is taken of
-# them (scheduler/timing/network_times.py), so 36 rounds count together.
-_ROUNDS = 7
+# milliseconds. On two cores seven rounds beside a computation gave between 0.4 and 4.5 ms for the same transfer. A
+# line through all sizes is taken of them (scheduler/timing/network_times.py), so 36 rounds count together.
 _BUSY_ROUNDS = 9
 _SLICES_NS = 8_000_000  # two ticks of 4 ms: a computation loses its processor at a tick, after a slice of 1 to 3 ms
 _PAIRS = 5  # of values in turn, so that none is in the caches
@@ -72,47 +78,75 @@ def measure_network(group: RankGroup, *, on_processor: bool = True, copies: bool
         vector.add_(1.0)
         meet()
 
+    rows: list[MeasuredTransfer] = []
     try:
         with while_ranks_answer(group):
-            rows = tuple(
-                MeasuredTransfer(
-                    collective=collective,
-                    size_bytes=size_bytes,
-                    time=_time(make(group, size_bytes), lane, compute_and_meet, on_processor=on_processor),
-                )
-                for collective, make in _TRANSFERS.items()
-                if copies or collective is not Collective.COPY
-                for size_bytes in SIZES_BYTES[collective]
-            )
+            for collective, make in _TRANSFERS.items():
+                if copies or collective is not Collective.COPY:
+                    sizes = SIZES_BYTES[collective]
+                    rounds = [
+                        _rounds(make(group, size), lane, compute_and_meet, on_processor=on_processor)
+                        for size in sizes
+                    ]
+                    rows += [
+                        MeasuredTransfer(collective=collective, size_bytes=size_bytes, time=time)
+                        for size_bytes, time in zip(sizes, mean_times(rounds), strict=True)
+                    ]
     finally:
         lane.close(group.abort)
-    return NetworkTimes(measured=rows)
+    return NetworkTimes(measured=tuple(rows))
 
 
-def _time(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransferRounds:
+    """Times of one transfer in nanoseconds: alone, and beside a computation with what the computation lost.
+
+    `beside_ns` and `lost_ns` are empty if the ranks do not compute on processors.
+    """
+
+    alone_ns: tuple[int, ...]
+    beside_ns: tuple[int, ...] = ()
+    lost_ns: tuple[int, ...] = ()
+
+
+def mean_times(sizes: Sequence[TransferRounds]) -> list[ExchangeTime]:
+    """Return the mean time of each transfer, of which all are of one collective and each is of another size."""
+    late_ns = fmean(fmean(rounds.alone_ns) - median(rounds.alone_ns) for rounds in sizes)
+    return [_mean_time(rounds, late_ns) for rounds in sizes]
+
+
+def _mean_time(rounds: TransferRounds, late_ns: float) -> ExchangeTime:
+    alone_ns = max(1, round(median(rounds.alone_ns) + late_ns))
+    if not rounds.beside_ns:
+        return ExchangeTime.free(alone_ns)
+    beside_ns = max(alone_ns, _typical_ns(rounds.beside_ns))
+    lost_ns = min(_typical_ns(rounds.lost_ns), beside_ns)
+    return ExchangeTime(alone_ns=alone_ns, beside_ns=beside_ns, lost_ns=lost_ns)
+
+
+def _typical_ns(times_ns: Sequence[int]) -> int:
+    """Return the mean without the extremes, which other programs may have caused."""
+    return round(fmean(sorted(times_ns)[1:-1] or times_ns))
+
+
+def _rounds(
     transfer: Callable[[], None], lane: ExchangeLane, before: Callable[[], None], *, on_processor: bool
-) -> ExchangeTime:
+) -> TransferRounds:
     lane.run(transfer, _HOST)  # the first one touches the memory and the connections
-    times_ns = []
+    alone_ns = []
     for _ in range(_ROUNDS):
         before()
         start_ns = perf_counter_ns()
         lane.run(transfer, _HOST)
-        times_ns.append(perf_counter_ns() - start_ns)
-    alone_ns = max(1, _typical_ns(times_ns))
+        alone_ns.append(perf_counter_ns() - start_ns)
     if not on_processor:
-        return ExchangeTime.free(alone_ns)
+        return TransferRounds(alone_ns=tuple(alone_ns))
     beside = []
     for number in range(_BUSY_ROUNDS):
         before()
         beside.append(_beside_products(transfer, lane, after_ns=number * _SLICES_NS // _BUSY_ROUNDS))
-    beside_ns, lost_ns = map(_typical_ns, zip(*beside, strict=True))
-    beside_ns = max(alone_ns, beside_ns)
-    return ExchangeTime(alone_ns=alone_ns, beside_ns=beside_ns, lost_ns=min(lost_ns, beside_ns))
-
-
-def _typical_ns(times_ns: Sequence[int]) -> int:
-    return round(fmean(sorted(times_ns)[1:-1]))
+    beside_ns, lost_ns = zip(*beside, strict=True)
+    return TransferRounds(alone_ns=tuple(alone_ns), beside_ns=beside_ns, lost_ns=lost_ns)
 
 
 def _beside_products(transfer: Callable[[], None], lane: ExchangeLane, *, after_ns: int) -> tuple[int, int]:

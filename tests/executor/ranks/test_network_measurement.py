@@ -1,14 +1,23 @@
 """Ranks that are connected measure their network, from which their first exchanges are foretold."""
 
+from itertools import pairwise
+from statistics import fmean, median
 from typing import Any, cast
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from indb_tensile.executor.capture.passes import Passes
 from indb_tensile.executor.capture.rank_share import RankShare, Reduce
 from indb_tensile.executor.ranks.exchange_traffic import exchanges_of, latencies_on_network
-from indb_tensile.executor.ranks.network_measurement import SIZES_BYTES, measure_network
+from indb_tensile.executor.ranks.network_measurement import (
+    SIZES_BYTES,
+    TransferRounds,
+    mean_times,
+    measure_network,
+)
 from indb_tensile.executor.ranks.rank_group import RankGroup
 from indb_tensile.executor.ranks.step_exchange import exchanging
 from indb_tensile.executor.run.runner import Runner
@@ -65,6 +74,43 @@ def test_devices_that_do_not_compute_on_processors_lose_nothing_to_transfers() -
     for times in on_ranks(2, measure):
         assert all(row.time == ExchangeTime.free(row.time.alone_ns) for row in times.measured)
         assert times.copy_loss == FREE_COPIES
+
+
+durations_ns = st.lists(st.integers(1, 1 << 40), min_size=1, max_size=9).map(tuple)
+
+
+@given(sizes=st.lists(durations_ns, min_size=1, max_size=4))
+def test_transfers_of_all_sizes_take_together_what_they_took_in_the_mean(sizes: list[tuple[int, ...]]) -> None:
+    times = mean_times([TransferRounds(alone_ns=own) for own in sizes])
+    assert all(time == ExchangeTime.free(time.alone_ns) for time in times)
+    assert sum(time.alone_ns for time in times) >= sum(map(fmean, sizes)) - len(sizes)
+    if min(time.alone_ns for time in times) > 1:  # none was raised to the least time
+        assert sum(time.alone_ns for time in times) == pytest.approx(sum(map(fmean, sizes)), abs=len(sizes))
+        for (own, time), (other, later) in pairwise(zip(sizes, times, strict=True)):
+            assert later.alone_ns - time.alone_ns == pytest.approx(median(other) - median(own), abs=1)
+
+
+@given(late=st.integers(0, 3))
+def test_rare_long_waits_count_for_every_size_whichever_they_have_met(late: int) -> None:
+    own_ns = (100, 200, 400, 1_600)
+    rounds = [[ns] * 10 for ns in own_ns]
+    rounds[late][:4] = [own_ns[late] + 4_000] * 4
+    times = mean_times([TransferRounds(alone_ns=tuple(own)) for own in rounds])
+    assert [time.alone_ns for time in times] == [500, 600, 800, 2_000], "4 of 40 rounds waited 4000 ns"
+
+
+@given(alone=durations_ns, beside=durations_ns, lost=durations_ns)
+def test_transfer_takes_no_less_beside_a_computation_than_alone(
+    alone: tuple[int, ...], beside: tuple[int, ...], lost: tuple[int, ...]
+) -> None:
+    (time,) = mean_times([TransferRounds(alone_ns=alone, beside_ns=beside, lost_ns=lost)])
+    assert time.beside_ns >= max(time.alone_ns, min(beside))
+    assert time.lost_ns <= min(time.beside_ns, max(lost))
+
+
+def test_one_of_several_rounds_beside_a_computation_may_have_been_disturbed() -> None:
+    rounds = TransferRounds(alone_ns=(5,), beside_ns=(10, 20, 30, 9_000), lost_ns=(7_000, 1, 2, 3))
+    assert mean_times([rounds]) == [ExchangeTime(alone_ns=5, beside_ns=25, lost_ns=2)]
 
 
 @pytest.mark.by_day("exact")
