@@ -2,7 +2,8 @@
 
 The choice names that job (completion/choose_starts.py). A decision is needed when the time has come, and no job comes
 or ends then. So every report of progress, of which each trainer sends two a second, is compared with the time for
-which the job starts up.
+which the job starts up. On a processor the steps take longer meanwhile, so the job starts later than that before the
+last step would be without it.
 """
 
 from indb_tensile.scheduler.admission.completion_rule import SOON_NS, demand_of, planned_step_ns, startup_ns
@@ -19,7 +20,9 @@ def start_soon(decision: Decision) -> None:
     member = None if job is None else pool.of_job(job)
     if member is None or member.stage is not JobStage.WAITING or member.workload is None:
         return
-    if _leaves_ns(pool) <= startup_ns(pool, member) + SOON_NS:
+    running = len(pool.at(JobStage.RUNNING))
+    lead = pool.contention.startup_lead(running, 1) if pool.prepares_on_device and running else 1.0
+    if _leaves_ns(pool) <= lead * startup_ns(pool, member) + SOON_NS:
         decision.plan_anew(PlanReason.START)
 
 

@@ -93,6 +93,13 @@ class Contention:
         factor = _at(self.points, max(1.0, wanted / self.processors))
         return max(1.0, (jobs + edges) * factor / wanted)
 
+    def startup_lead(self, jobs: int, edges: int) -> float:
+        """Return how long before the last step of `jobs` that compute, so many edges begin if they end with it.
+
+        The unit is the time of such an edge alone, and the last step is where it would be without the edges.
+        """
+        return self.edge_slowdown(jobs, edges) * self.slowdown(jobs) / self.slowdown(jobs, edges=edges)
+
     def _factors(self, jobs: float, steps_ns: Iterable[float]) -> list[float]:
         """Return the factor of each of these steps where threads want as many processors as this number of jobs."""
         factor = _at(self.points, jobs)

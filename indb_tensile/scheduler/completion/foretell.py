@@ -145,7 +145,8 @@ class ScheduleTree:
         """Return the moment at which the next job leaves if these waiting jobs start at `moment`; None if the set
         cannot run.
 
-        `soon` are further waiting jobs, which start so much earlier than the next job leaves as they start up for.
+        `soon` are further waiting jobs, which start so much earlier than the next job leaves as they start up for
+        meanwhile.
         """
         begin = (moment, jobs, soon)
         if begin not in self._following:
@@ -163,7 +164,8 @@ class ScheduleTree:
         leaves = self.following(moment, jobs)
         if leaves is None:
             return inf
-        return max(moment.now_ns, leaves.now_ns - max(moment.startup_ns[k] for k in members(soon)))
+        lead = self.forecasts.startup_lead((moment.running | jobs).bit_count(), soon.bit_count())
+        return max(moment.now_ns, leaves.now_ns - lead * max(moment.startup_ns[k] for k in members(soon)))
 
 
 def _speeds(

@@ -116,6 +116,13 @@ class SetForecasts:
             self._edge_slowdowns[beside] = self.device.contention.edge_slowdown(computing, edges)
         return self._edge_slowdowns[beside]
 
+    def startup_lead(self, computing: int, edges: int) -> float:
+        """Return how long before the last step of so many jobs, so many others start to start up by it.
+
+        The unit is the time for which they start up alone, and the last step is where it would be without them.
+        """
+        return self.device.contention.startup_lead(computing, edges) if self.device.prepares_jobs else 1.0
+
     def throughput(self, jobs: int) -> float:
         """Return the system throughput (STP) of the set: the sum of the jobs' speeds relative to alone."""
         known = self._throughputs.get(jobs)

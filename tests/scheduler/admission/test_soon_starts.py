@@ -2,12 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from indb_tensile.job import JobId
 from indb_tensile.scheduler.admission.admission_orders import SendPlans
 from indb_tensile.scheduler.admission.events import CancelRequest, Departure, StepsLeft
+from indb_tensile.scheduler.admission.overheads import KindOverheads, Overheads
 from indb_tensile.scheduler.admission.pool import JobStage, Pool, Sharing, TrainerId
 from indb_tensile.scheduler.completion.contention import of_cores
 from tests.scheduler.admission.fake_controller import FakeController, job, orders_of_type
@@ -27,6 +29,16 @@ def test_job_starts_when_the_running_one_has_as_long_left_as_the_start_up_takes(
     assert not _sent(controller, StepsLeft(trainer=first, steps_left=0.5 * _TIME)), "nothing undoes the start"
     controller.send(Departure(trainer=first))
     assert (_stage(controller, 1), _stage(controller, 2)) == (JobStage.CLOSING, JobStage.RUNNING)
+
+
+def test_on_processors_job_starts_later_because_steps_take_longer_while_it_starts_up() -> None:
+    known = KindOverheads(kind="a", state_bytes=1, startup_ns=_STARTUP_NS, closing_ns=_STARTUP_NS / 10)
+    controller, first, second = _one_waits(
+        contention=of_cores(2, 2), prepares_on_device=True, overheads=Overheads(kinds=(known,))
+    )
+    steps = 0.125 * _STEPS  # half of those of the start-up, which are done at half of their speed meanwhile
+    assert not _sent(controller, StepsLeft(trainer=first, steps_left=1.01 * steps))
+    assert _sent(controller, StepsLeft(trainer=first, steps_left=0.99 * steps)) == [second]
 
 
 def test_job_that_does_not_fit_beside_the_running_one_starts_when_that_has_left() -> None:
@@ -58,15 +70,16 @@ def test_job_that_was_cancelled_before_its_time_does_not_start() -> None:
     assert not _sent(controller, StepsLeft(trainer=first, steps_left=0.5 * _TIME))
 
 
-def _one_waits(budget: int = 20) -> tuple[FakeController, TrainerId, TrainerId]:
+def _one_waits(budget: int = 20, **rules: Any) -> tuple[FakeController, TrainerId, TrainerId]:
     """Return a controller whose first job runs and has shown how long jobs start up. The second waits for its end."""
-    controller = FakeController(budget, sharing=Sharing.COMPLETION, contention=of_cores(1, 1), entering_jobs=4)
+    defaults: dict[str, Any] = {"contention": of_cores(1, 1), "entering_jobs": 4}
+    controller = FakeController(budget, sharing=Sharing.COMPLETION, **(defaults | rules))
     first, second = (controller.claim(job(number)) for number in (1, 2))
-    for trainer in (first, second):
-        controller.capture(trainer, 2, steps=_STEPS)
-        controller.adopt_all()
+    controller.capture(first, 2, steps=_STEPS)
+    controller.adopt_all()
     controller.send(StepsLeft(trainer=first, steps_left=_STEPS - 1, startup_ns=_STARTUP_NS + 1_000))
-    assert _stage(controller, 2) is JobStage.WAITING, "one processing unit, which each would use alone"
+    controller.capture(second, 2, steps=_STEPS)
+    assert _stage(controller, 2) is JobStage.WAITING, "each would use all that the device has"
     return controller, first, second
 
 

@@ -11,7 +11,13 @@ from indb_tensile.job import JobId
 from indb_tensile.scheduler.completion.choose_starts import StartChoice, choose_starts
 from indb_tensile.scheduler.completion.contention import Contention, of_cores
 from indb_tensile.scheduler.completion.demand import JobDemand, TradeOff
-from indb_tensile.scheduler.completion.foretell import ScheduleMoment, first_moment, start, until_one_leaves
+from indb_tensile.scheduler.completion.foretell import (
+    ScheduleMoment,
+    ScheduleTree,
+    first_moment,
+    start,
+    until_one_leaves,
+)
 from indb_tensile.scheduler.completion.set_forecasts import SetForecasts, SharedDevice, members
 
 from .job_demands import MIB, MS, first_fit, in_turns, set_forecasts
@@ -125,6 +131,20 @@ def test_on_processors_jobs_that_leave_together_close_for_as_much_longer_as_they
     replaced = until_one_leaves(first_moment(demands, 0b001), forecasts, soon=0b110)
     assert replaced is not None
     assert replaced.ends_ns[0] == pytest.approx(130 * MS), "nobody else starts"
+
+
+@given(factor=st.floats(1, 3), threads=st.integers(1, 8), startup=st.integers(1, 2_000), on_device=st.booleans())
+def test_start_up_of_a_job_that_starts_soon_ends_with_the_last_step_of_the_one_before(
+    factor: float, threads: int, startup: int, on_device: bool
+) -> None:
+    demands = [_demand(1, 1_000), _demand(2, 1_000, startup=startup)]
+    contention = Contention(points=((1, 1.0), (2, factor)), processors=threads)
+    device = replace(_forecasts(demands, contention=contention).device, prepares_jobs=on_device)
+    moment = ScheduleTree(SetForecasts(demands, device)).following(first_moment(demands, 0b01), 0, soon=0b10)
+    assert moment is not None
+    assert (moment.running, moment.waiting) == (0b10, 0)
+    assert moment.startup_ns[1] == pytest.approx(0, abs=1)
+    assert moment.steps_left[1] == pytest.approx(1_000)
 
 
 def test_an_edge_uses_one_of_the_processors_that_a_step_uses() -> None:
