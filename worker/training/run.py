@@ -320,8 +320,10 @@ class TrainingRun:
         opened: OpenDevice,
         gang: GangRank | None = None,
     ) -> Trained | None:
-        """Return what is to be published; None if another device of the job does that."""
-        device = opened.device
+        """Put the training on the device with its first plan, train it, and give the device's memory back.
+
+        Return what is to be published; None if another device of the job does that.
+        """
         state = _own_state(prepared, opened.torch_device, None if gang is None else gang.share)
         torch.manual_seed(prepared.settings.seed)
         placer = Placer(opened.serving, region_bytes=self._settings.region_bytes, prove=opened.prove)
@@ -333,43 +335,7 @@ class TrainingRun:
             runner.adopt(first.plans, first.generation, first.grant_bytes)
             trim_heap()  # memory used by the capture, and by the state before it was on the device
             answer_adopted(self._link, self._job.job, runner)
-            group = None if gang is None else gang.meet()
-            progress_writer.start()
-            niceness.train(_left_s(prepared, steps))
-            corrections = MemoryCorrections(
-                runner=runner, steps=steps, scripted=steps.captured, link=self._link, progress_writer=progress_writer
-            )
-            corrections.start()
-            document = self._remember_graph(progress_writer, steps)
-            loop = EpochLoop(
-                prepared=prepared,
-                state=state,
-                runner=runner,
-                link=self._link,
-                inbox=self._inbox,
-                progress_writer=progress_writer,
-                steps=steps,
-                checkpointing=Checkpointing(session.once, self._job, self._settings),
-                corrections=corrections,
-                traces=TraceRecording(runner, device, progress_writer, document),
-                trial=self._trial_rungs(session, prepared),
-                follows=self._job.follows,
-                hand_out=_own if gang is None or group is None else partial(gang.hand_out, group),
-                gathering=_gathering(prepared, state, gang, group),
-                best_directory=Path(self._settings.swap_directory) if device.is_host else None,
-                join=lambda seat: self._join(seat, progress_writer, opened),
-            )
-            joined = nullcontext() if gang is None or group is None else gang.training(group)
-            with corrections.storing_refusals(), joined:
-                loop.train()
-            self._ended_s = time.monotonic()
-            self._steps_left = loop.steps_left if loop.trial is None else None  # a search ends its trials early
-            if (left := runner.leave_round()) is not None:
-                self._link.send(LeftPhases(job=self._job.job, number=left))
-            if gang is not None and self._job.follows:
-                gang.finish()
-                return None
-            return loop.trained()
+            return self._train_admitted(session, progress_writer, prepared, steps, state, runner, opened, gang)
         except (RankLostError, LostClaimError):
             ends_within_an_iteration = True
             raise
@@ -381,6 +347,56 @@ class TrainingRun:
                 runner.close(keeps_state=False)
             if placer.served is not None:
                 log.info("job %s: allocations on the device: %s", self._job.job, placer.served)
+
+    def _train_admitted(
+        self,
+        session: RetryingSession,
+        progress_writer: ProgressWriter,
+        prepared: Prepared,
+        steps: CapturedSteps,
+        state: State,
+        runner: Runner,
+        opened: OpenDevice,
+        gang: GangRank | None,
+    ) -> Trained | None:
+        """Train all epochs with a runner that has its first plan, with the job's other devices if it has any."""
+        group = None if gang is None else gang.meet()
+        progress_writer.start()
+        niceness.train(_left_s(prepared, steps))
+        corrections = MemoryCorrections(
+            runner=runner, steps=steps, scripted=steps.captured, link=self._link, progress_writer=progress_writer
+        )
+        corrections.start()
+        document = self._remember_graph(progress_writer, steps)
+        loop = EpochLoop(
+            prepared=prepared,
+            state=state,
+            runner=runner,
+            link=self._link,
+            inbox=self._inbox,
+            progress_writer=progress_writer,
+            steps=steps,
+            checkpointing=Checkpointing(session.once, self._job, self._settings),
+            corrections=corrections,
+            traces=TraceRecording(runner, opened.device, progress_writer, document),
+            trial=self._trial_rungs(session, prepared),
+            follows=self._job.follows,
+            hand_out=_own if gang is None or group is None else partial(gang.hand_out, group),
+            gathering=_gathering(prepared, state, gang, group),
+            best_directory=Path(self._settings.swap_directory) if opened.device.is_host else None,
+            join=lambda seat: self._join(seat, progress_writer, opened),
+        )
+        joined = nullcontext() if gang is None or group is None else gang.training(group)
+        with corrections.storing_refusals(), joined:
+            loop.train()
+        self._ended_s = time.monotonic()
+        self._steps_left = loop.steps_left if loop.trial is None else None  # a search ends its trials early
+        if (left := runner.leave_round()) is not None:
+            self._link.send(LeftPhases(job=self._job.job, number=left))
+        if gang is not None and self._job.follows:
+            gang.finish()
+            return None
+        return loop.trained()
 
 
 def _own_state(prepared: Prepared, place: torch.device, share: RankShare | None) -> State:
