@@ -10,7 +10,7 @@ from indb_tensile.config import Settings
 from indb_tensile.device.waiting_threads import with_short_waits
 from tests.controller.test_fork_client import fork_copy, fork_server
 from tests.controller.waiting import until
-from worker import controller
+from worker import controller_device
 
 
 def test_value_that_is_given_counts() -> None:
@@ -20,7 +20,7 @@ def test_value_that_is_given_counts() -> None:
 
 def test_trainers_and_measuring_processes_have_the_same_short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
-    measuring = controller._environment(Settings())
+    measuring = controller_device.child_environment(Settings())
     with fork_server() as forks, ExitStack() as stack:
         fork_copy(forks, stack)
         # The file is empty for a moment after the process has started.

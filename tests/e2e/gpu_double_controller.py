@@ -11,7 +11,7 @@ from typing import Self
 
 from indb_tensile.device.nvml import Nvml, Reading
 from tests.native.cuda_double import physical_bytes
-from worker import controller
+from worker import controller, controller_device
 
 TOTAL_BYTES = 32 << 20
 
@@ -42,5 +42,6 @@ class NvmlOfDouble(Nvml):
 
 
 if __name__ == "__main__":
-    vars(controller).update(TRAINER="tests.e2e.gpu_double_trainer", torch_cuda=lambda: "12.8", Nvml=NvmlOfDouble)
+    vars(controller).update(TRAINER="tests.e2e.gpu_double_trainer")
+    vars(controller_device).update(torch_cuda=lambda: "12.8", Nvml=NvmlOfDouble)
     sys.exit(controller.main())

@@ -28,9 +28,9 @@ pytestmark = pytest.mark.postgres
 TRAINER = "tests.e2e.gpu_double_trainer"
 CONTROLLER = (
     "import sys\n"
-    "from indb_tensile.worker import controller\n"
+    "from indb_tensile.worker import controller, controller_device\n"
     f"controller.TRAINER = {TRAINER!r}\n"
-    "controller.torch_cuda = lambda: '12.8'\n"
+    "controller_device.torch_cuda = lambda: '12.8'\n"
     "sys.exit(controller.main())\n"
 )
 CAPACITY_BYTES = 12 * MIB  # the step needs 14.4 MiB without planning
