@@ -17,7 +17,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from dataclasses import replace
 from types import MappingProxyType
-from typing import NoReturn
 
 from psycopg import sql
 
@@ -26,6 +25,7 @@ from indb_tensile.job import PartTable, Relation
 from indb_tensile.learning.decoding import copy_encodings
 from indb_tensile.learning.decoding.copybinary import BLOCK_BYTES, CopyDecoder, SegmentStream
 from indb_tensile.learning.decoding.copystream import blocks
+from indb_tensile.learning.relation.arriving_rows import ArrivingRows, StatisticsCallback
 from indb_tensile.learning.relation.locked_relation import (
     Connection,
     DescribedRelation,
@@ -39,24 +39,19 @@ from indb_tensile.learning.relation.locked_relation import (
     with_locked_relation,
     with_locked_relations,
 )
-from indb_tensile.learning.relation.memory_estimate import Statistics
 from indb_tensile.learning.relation.relationsql import read_statistics, statement
 from indb_tensile.learning.relation.unchecked_texts import unchecked_texts
 from indb_tensile.learning.storage.background_feed import BackgroundFeed
-from indb_tensile.learning.storage.columns import Column, ColumnData, ColumnKind, CopyEncoding, TableData
-from indb_tensile.learning.storage.columnstore import ColumnStore
-from indb_tensile.learning.storage.row_storage import MEMORY
+from indb_tensile.learning.storage.columns import Column, ColumnKind, CopyEncoding, TableData
 from indb_tensile.request import copyable_relation
 from indb_tensile.request.column_types import SUPPORTED_TYPES
 from indb_tensile.request.copyable_relation import missing_grants
 from indb_tensile.request.json_text import json_text
 from indb_tensile.request.part_tables import SAME_COLUMNS_HINT, differing_columns
-from indb_tensile.sizes import size
 
 log = logging.getLogger("trainer")
 
 Choose = Callable[[tuple[Column, ...]], Sequence[str]]
-_StatisticsCallback = Callable[[tuple[Column, ...], Statistics], bool]  # returns whether the rows fit into memory
 
 
 def read(
@@ -70,7 +65,7 @@ def read(
     label_columns: Collection[str] = (),
     has_unlike_texts: Callable[[str], bool] = lambda _: False,
     limits: ReadLimits | None = None,
-    on_statistics: _StatisticsCallback = lambda _columns, _statistics: True,
+    on_statistics: StatisticsCallback = lambda _columns, _statistics: True,
 ) -> TableData:
     """Read the columns that `choose` selects from the relation's columns, in one snapshot.
 
@@ -208,7 +203,7 @@ def _copy_rows(
     chosen: Sequence[str],
     unlike_texts: Collection[str],
     limits: ReadLimits,
-    on_statistics: _StatisticsCallback,
+    on_statistics: StatisticsCallback,
 ) -> TableData:
     """Copy the rows of every table, one table after another."""
     located, others = described.located, [part.located for part in parts.values()]
@@ -217,51 +212,28 @@ def _copy_rows(
     statistics = read_statistics(connection, [oid for each in (located, *others) for oid in each.oids], wires)
     statistics = replace(statistics, test_rows=_test_rows(connection, parts, wires))
     log.info("reading table %s: %d tables of %d bytes on disk", located, len(located.tables), statistics.stored_bytes)
-
-    def refuse(size_bytes: int) -> NoReturn:
-        texts = None if store.storage is MEMORY else store.largest_texts()
-        raise _too_large_error(located, store.rows, size_bytes, statistics.stored_bytes, limits, texts)
-
-    def check_row_size(row_bytes: int) -> None:  # in the stream an array has up to twice its size in memory
-        used_bytes = store.size_bytes if limits.overflow is None else 0  # the store moves to a file
-        if row_bytes > 2 * (limits.size_bytes - used_bytes):
-            refuse(store.size_bytes + row_bytes)
-
-    def sink(columns: dict[str, ColumnData], rows: int) -> None:
-        shapes = {name: data.shape for name, data in columns.items() if data.shape} if not store.rows else {}
-        if shapes:
-            place(statistics.with_shapes(shapes))
-        store.add(columns, rows)
-
-    def place(known: Statistics) -> None:
-        in_memory = on_statistics(described.columns, known)
-        if not in_memory and limits.overflow is not None and store.storage is MEMORY:
-            store.move(limits.overflow())
-
-    store = ColumnStore(
+    arriving = ArrivingRows(
+        described,
         wires,
         stored=_stored_columns(described, chosen, wires, alone=not parts),
         identity=described.key or sorted(chosen),
-        limit_bytes=limits.size_bytes,
-        refuse=refuse,
-        overflow=limits.overflow,
-        expected_rows=statistics.rows,
         unlike_texts=unlike_texts,
+        statistics=statistics,
+        limits=limits,
+        on_statistics=on_statistics,
     )
-    place(statistics)
-    decoder = CopyDecoder(tuple(wires.items()), sink, key=described.key)
-    copy_tables(connection, located, decoder.names, decoder, digest.update, check_row_size)
+    store = arriving.store
+    decoder = CopyDecoder(tuple(wires.items()), arriving.add, key=described.key)
+    copy_tables(connection, located, decoder.names, decoder, digest.update, arriving.check_row_size)
     sections: dict[str, tuple[int, int]] = {}
     for part, own in zip(parts, others, strict=True):
         store.identify_by(sorted(chosen))  # the table of a part may lack the key, and its rows are not divided
         start, own_decoder = store.rows, decoder.of_columns(chosen)
         with _naming(part, own):
-            copy_tables(connection, own, own_decoder.names, own_decoder, digest.update, check_row_size)
+            copy_tables(connection, own, own_decoder.names, own_decoder, digest.update, arriving.check_row_size)
         sections[part] = (start, store.rows)
     require_unchanged(connection, (located, *others))
-    if store.rows > statistics.rows:
-        shapes = {name: data.shape for name, data in store.columns().items() if data.shape}
-        place(replace(statistics, rows=store.rows, shapes=shapes))
+    arriving.end()
     return TableData(
         columns=store.columns(),
         described=described.columns,
@@ -365,27 +337,3 @@ def _copied_wires(described: DescribedRelation, chosen: Sequence[str]) -> dict[s
         if name not in chosen and wires[name].kind in _KEYS_AS_TEXT:
             wires[name] = described.key_wires[name]
     return dict(sorted(wires.items(), key=lambda item: not item[1].item))
-
-
-def _too_large_error(
-    located: LocatedRelation,
-    rows: int,
-    size_bytes: int,
-    stored_bytes: int,
-    limits: ReadLimits,
-    texts: tuple[str, int] | None,
-) -> DataError:
-    """Return the error for a table in memory, or in a file: then `texts` is the column with the largest texts."""
-    subject, detail, read_as_tokens = f"table {located} takes", "", ""
-    if texts is not None:
-        subject = f"the different texts of table {located} take"
-        detail = f'Those of column "{texts[0]}" take the most: {size(texts[1])}. '
-        read_as_tokens = "read long texts as tokens (preprocess), which take no memory, "
-    return DataError(
-        f"{subject} more memory than a trainer may use to read it: {size(size_bytes)}, and the limit is "
-        f"{size(limits.size_bytes)}",
-        detail=f"{detail}That is after {rows} rows; on disk the table takes {size(stored_bytes)}, possibly "
-        "compressed.",
-        hint=f"Leave columns out with exclude, {read_as_tokens}train on fewer rows, or let the administrator raise "
-        "TENSILE_READ_LIMIT_BYTES.",
-    )
