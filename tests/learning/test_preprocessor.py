@@ -15,8 +15,9 @@ from indb_tensile.errors import DatabaseError, DataError, MissingError, RequestE
 from indb_tensile.job import Task
 from indb_tensile.learning.decoding.jsonrows import column_of
 from indb_tensile.learning.encoding.encoders import Arrays
+from indb_tensile.learning.encoding.feature_choice import choose_features
 from indb_tensile.learning.encoding.feature_options import FeatureOptions
-from indb_tensile.learning.encoding.preprocessor import Preprocessor, choose_features
+from indb_tensile.learning.encoding.preprocessor import Preprocessor
 from indb_tensile.learning.encoding.targets import TargetEncoding
 from indb_tensile.learning.encoding.text_encoders import TextFacts
 from indb_tensile.learning.storage.columns import Column, ColumnData, ColumnKind, ColumnRows, CopyEncoding

@@ -16,11 +16,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from indb_tensile.errors import DatabaseError, DataError, MissingError, RequestError
+from indb_tensile.errors import DatabaseError, DataError, MissingError
 from indb_tensile.learning.decoding.documents import DocumentPath, with_derived, with_values
 from indb_tensile.learning.decoding.jsonrows import column_of, duration, named, number, single, truth
-from indb_tensile.learning.encoding.encoders import Arrays, Numbers, Times, require
-from indb_tensile.learning.encoding.feature_options import FeatureOptions
+from indb_tensile.learning.encoding.encoders import Arrays, Numbers, Times
 from indb_tensile.learning.encoding.image_encoders import Images
 from indb_tensile.learning.encoding.narrow_rows import NarrowForm
 from indb_tensile.learning.encoding.network_tokens import BoundTokens, NetworkTokenizer, NetworkTokens
@@ -38,10 +37,9 @@ from indb_tensile.learning.encoding.text_encoders import (
     filled,
 )
 from indb_tensile.learning.encoding.tokens import TokenFacts, Tokens
-from indb_tensile.learning.storage.columns import Column, ColumnKind, ColumnRows, Columns, Rows
+from indb_tensile.learning.storage.columns import ColumnKind, Columns
 from indb_tensile.learning.storage.moments import Matrix
-from indb_tensile.learning.storage.row_storage import BLOCK_ROWS, row_blocks
-from indb_tensile.request.feature_rules import check_features
+from indb_tensile.learning.storage.row_storage import row_blocks
 
 Tensor32 = npt.NDArray[np.float32]
 
@@ -446,53 +444,3 @@ def _require_kind(name: str, own: ColumnKind, kinds: tuple[ColumnKind, ...]) -> 
     if own not in kinds:
         plural = next(plural for kind, plural in _PLURALS.items() if kind in kinds)
         raise DataError(f'column "{name}" is of kind {own}, the model was trained on {plural}')
-
-
-def choose_features(
-    described: Sequence[Column],
-    target: str,
-    features: Sequence[str] | None,
-    exclude: Sequence[str] = (),
-    options: FeatureOptions | None = None,
-) -> tuple[str, ...]:
-    """Return the columns to learn from.
-
-    Without `features` these are all columns except the target, the excluded ones, primary keys and identity columns.
-    Raises MissingError for an unknown column, RequestError for a contradiction, if no column is left, and for an
-    option that does not apply to its column.
-    """
-    names = [column.name for column in described]
-    for name in (*([target] if target else []), *(features or ()), *exclude):
-        if name not in names:
-            detail = f"The table's columns are: {', '.join(names)}."
-            raise MissingError(f'column "{name}" does not exist in the table', detail=detail)
-    if features is not None:
-        _check_feature_names(features, exclude)
-        chosen = tuple(features)
-    else:
-        out = {target, *exclude}
-        chosen = tuple(c.name for c in described if c.name not in out and not c.primary_key and not c.identity)
-    check_features([target], chosen, "the table", names)
-    if options is not None:
-        options.check({column.name: column for column in described if column.name in chosen}, names)
-    return chosen
-
-
-def require_present(columns: Columns, features: Sequence[str], options: FeatureOptions, rows: Rows) -> None:
-    """Raise DataError if one of `rows` lacks a required value.
-
-    The message contains the row's position in the table. `columns` have the chosen paths of documents.
-    """
-    paths = options.document_paths([name for name in features if columns[name].kind is ColumnKind.DOCUMENT])
-    for name in (*features, *(path.name for path in paths)):
-        if options.missing_rule(name, columns[name].kind) == "error":
-            blocks = ColumnRows(columns[name], rows).blocks(BLOCK_ROWS)
-            require(name, np.concatenate([block.absent() for block in blocks]), rows)
-
-
-def _check_feature_names(features: Sequence[str], exclude: Sequence[str]) -> None:
-    for name in features:
-        if features.count(name) > 1:
-            raise RequestError(f'feature "{name}" is named {features.count(name)} times', hint="Name it once.")
-        if name in exclude:
-            raise RequestError(f'column "{name}" is both a feature and excluded', hint="Leave it out of one of them.")

@@ -9,11 +9,11 @@ from indb_tensile.errors import DataError, RequestError
 from indb_tensile.job import JobSpec, Task
 from indb_tensile.learning.decoding.documents import with_derived
 from indb_tensile.learning.encoding.decoded_images import DecodedImages, decode_images
+from indb_tensile.learning.encoding.feature_choice import choose_features, require_present
 from indb_tensile.learning.encoding.feature_options import FeatureOptions
 from indb_tensile.learning.encoding.image_decoding import ImageForm
 from indb_tensile.learning.encoding.image_faults import SkippedRows, skipped_sentence
 from indb_tensile.learning.encoding.pair_encoding import item_numbers
-from indb_tensile.learning.encoding.preprocessor import choose_features, require_present
 from indb_tensile.learning.encoding.target_columns import with_combined
 from indb_tensile.learning.encoding.targets import labeled, unlabeled
 from indb_tensile.learning.storage.columns import Column, ColumnKind, Columns, Rows, TableData

@@ -4,14 +4,14 @@ The loop itself is part of the executor. The request is checked before the table
 before anything is built.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from indb_tensile.errors import DataError, MissingError, RequestError
 from indb_tensile.job import JobSpec, SnapshotTable, Task
 from indb_tensile.learning.batches.length_buckets import length_buckets
-from indb_tensile.learning.encoding.anomaly_scale import AnomalyScale
 from indb_tensile.learning.encoding.encoded_parts import Part, encode_parts
 from indb_tensile.learning.encoding.feature_options import TOKENS, FeatureOptions
 from indb_tensile.learning.encoding.pair_encoding import item_ranges
@@ -19,10 +19,6 @@ from indb_tensile.learning.encoding.preprocessor import Preprocessor
 from indb_tensile.learning.encoding.row_weights import WeightOptions, Weights, row_weights
 from indb_tensile.learning.encoding.targets import (
     TargetEncoding,
-    anomaly_target,
-    fit_target,
-    link_function_of,
-    pair_target,
 )
 from indb_tensile.learning.evaluation.input_bins import input_figures
 from indb_tensile.learning.forecasting.forecast_table import ForecastRows, WindowTable, window_table
@@ -42,16 +38,15 @@ from indb_tensile.learning.relation.memory_estimate import (
 from indb_tensile.learning.relation.relation_reader import read, require_same_numbers
 from indb_tensile.learning.reports.datareport import Fact, ReportInput, report_data
 from indb_tensile.learning.reports.series_report import report_series
-from indb_tensile.learning.storage.columns import Column, ColumnRows, Columns, Rows, TableData
-from indb_tensile.learning.storage.row_storage import RowStorage
+from indb_tensile.learning.storage.columns import Column, ColumnRows, Rows, TableData
 from indb_tensile.learning.storage.splits import Parts, Split
 from indb_tensile.learning.training.checked_options import CheckedOptions
 from indb_tensile.learning.training.earlystop import EarlyStop
+from indb_tensile.learning.training.encoder_fitting import fit_encoders
 from indb_tensile.learning.training.learnable_rows import LearnableRows, chosen_features, learnable_rows
 from indb_tensile.learning.training.network_building import build_module, fit_first_weights, require_batches
-from indb_tensile.learning.training.network_choice import array_shapes, auto_reason, resolve_architecture, texts_of
+from indb_tensile.learning.training.network_choice import auto_reason
 from indb_tensile.learning.training.prepared_training import Prepared
-from indb_tensile.learning.training.preprocessor_fitting import fit
 from indb_tensile.learning.training.row_division import (
     divide_rows,
     missing_divider_error,
@@ -96,45 +91,60 @@ def prepare(
     checked = CheckedOptions.of(spec)
     _require_part_tables(spec, checked.split)
     spec = _without_later_columns(spec, (checked.split.withheld, checked.weights.column))
-    test_size = test_share(checked.split, snapshot)
-
-    def check_estimate(described: tuple[Column, ...], statistics: Statistics) -> bool:
-        estimate = estimate_memory(
-            statistics,
-            targets=spec.target_columns if predicts_target(spec.task) else (),
-            described=described,
-            options=checked.options,
-            test_size=test_size,
-            features=spec.features or (),
-        )
-        tell(estimate)
-        if memory is not None:
-            estimate.check(f"{spec.relation.schema}.{spec.relation.name}", memory)
-        return memory is None or estimate.fits_memory(memory)
-
-    def choose(described: tuple[Column, ...]) -> tuple[str, ...]:
-        require_same_numbers(spec.column_numbers, described, f"{spec.relation.schema}.{spec.relation.name}")
-        features = chosen_features(described, spec, checked.options)
-        others = _other_columns(checked, [column.name for column in described])
-        return tuple(dict.fromkeys((*features, *spec.target_columns, *others)))
-
+    share = test_share(checked.split, snapshot)
     table = read(
         connection,
         spec.relation,
-        choose,
+        partial(_columns_to_read, spec, checked),
         owner_oid=owner_oid,
         key=checked.split.key if snapshot is None else snapshot.key,
         part_tables=spec.part_tables if snapshot is None else {},
         label_columns=spec.target_columns if spec.task is Task.MULTILABEL else (),
         has_unlike_texts=lambda name: name not in spec.target_columns and checked.options.encoding(name) == TOKENS,
         limits=limits,
-        on_statistics=check_estimate,
+        on_statistics=partial(_check_estimate, spec, checked, share, memory, tell),
     )
     if snapshot is not None:
         table = replace(table, sections=part_sections(table, snapshot, checked.split.tables))
     if spec.task is Task.FORECAST:
         return assemble_windows(window_table(table, spec), room)
     return assemble(table, spec, room, consume=True, start=start, network=network)
+
+
+def _columns_to_read(spec: JobSpec, checked: CheckedOptions, described: tuple[Column, ...]) -> tuple[str, ...]:
+    """Return the features and the target, and the columns that divide and weigh the rows."""
+    require_same_numbers(spec.column_numbers, described, f"{spec.relation.schema}.{spec.relation.name}")
+    features = chosen_features(described, spec, checked.options)
+    others = _other_columns(checked, [column.name for column in described])
+    return tuple(dict.fromkeys((*features, *spec.target_columns, *others)))
+
+
+def _check_estimate(
+    spec: JobSpec,
+    checked: CheckedOptions,
+    share: float,
+    memory: RowMemoryLimits | None,
+    tell: Callable[[MemoryEstimate], None],
+    described: tuple[Column, ...],
+    statistics: Statistics,
+) -> bool:
+    """Estimate the memory of the rows, and return whether they fit. `share` is that of the rows that test.
+
+    Raises the errors of `MemoryEstimate.check`.
+    """
+    estimate = estimate_memory(
+        statistics,
+        targets=spec.target_columns if predicts_target(spec.task) else (),
+        described=described,
+        options=checked.options,
+        test_size=share,
+        features=spec.features or (),
+    )
+    tell(estimate)
+    if memory is None:
+        return True
+    estimate.check(f"{spec.relation.schema}.{spec.relation.name}", memory)
+    return estimate.fits_memory(memory)
 
 
 def _of_snapshot(spec: JobSpec, snapshot: SnapshotTable) -> JobSpec:
@@ -198,26 +208,17 @@ def assemble(
     """
     checked = CheckedOptions.of(spec)
     learnable, columns = learnable_rows(table, spec, checked.options, {} if start is None else start.image_forms)
-    table, known, features = learnable.table, learnable.known, learnable.features
+    table, known = learnable.table, learnable.known
     parts = divide_rows(table, known, checked.split)
     train, valid, test = row_numbers(table, known, parts)
-    target = _fit_target(table, spec, known, parts) if forecast is None else forecast.target(spec.target)
-    if start is not None:
-        spec, target, features = _continue_from(start, spec, target, features)
-    texts, kinds = texts_of(columns, features, checked.options), [columns[name].kind for name in features]
-    architecture = resolve_architecture(spec, columns, features, len(train), texts)
-    options = _options_for(architecture, checked.options, spec.task)
-    images = learnable.images.sample(train)
-    preprocessor = _fit_preprocessor(columns, spec, options, target, features, train, table.storage, network, images)
-    target, preprocessor = _with_parts(target, preprocessor, architecture)
+    fitted = fit_encoders(learnable, columns, parts, train, spec, checked, start, forecast, network)
     del columns  # which has copies of the documents' values
-    if start is not None:
-        preprocessor = start.keep_encoders(preprocessor, spec.preprocess)
-    architecture = _completed(architecture, preprocessor, forecast, network)
+    spec, target, features, preprocessor = fitted.spec, fitted.target, fitted.features, fitted.preprocessor
+    architecture = _completed(fitted.architecture, preprocessor, forecast, network)
     settings = _settings_for(spec, architecture, target, len(train), starts=start is not None)
     module = build_module(architecture, preprocessor, settings, room, start, network)
     require_batches(module, len(train), settings)
-    report = _report(learnable, parts, checked.split, preprocessor, options, forecast)
+    report = _report(learnable, parts, checked.split, preprocessor, fitted.options, forecast)
     held_out, membership = table.take(test), stored_rule(table, spec, parts)  # before the columns are consumed
     inputs = {} if forecast is not None else input_figures(table.columns, preprocessor, train)
     weights = _weights(table, known, checked.weights, target, parts)
@@ -245,7 +246,7 @@ def assemble(
         report=report,
         chosen=_chosen(spec, settings),
         init_from=None if start is None else start.to_json(),
-        auto_reason=auto_reason(spec, architecture, len(train), kinds, texts),
+        auto_reason=auto_reason(spec, architecture, len(train), fitted.kinds, fitted.texts),
         forecast=forecast,
         network=network,
         inputs=inputs,
@@ -269,11 +270,6 @@ def _encode(
     table.columns.update(images.columns)
     mixed = settings.mixup is not None
     return encode_parts(table, preprocessor, parts, weights, consume=consume, mixed=mixed, pending=images.pending)
-
-
-def _options_for(architecture: dict[str, Any], options: FeatureOptions, task: Task) -> FeatureOptions:
-    """Return the options of the features for a network: one that embeds its inputs gets categories by number."""
-    return options.embedding(pairs=task is Task.PAIRS) if architectures.embeds(architecture) else options
 
 
 def _report(
@@ -314,28 +310,6 @@ def _completed(
         layout |= {"item_ranges": list(item_ranges(parts, pair.items))}
     own = {} if network is None else {"digest": network.digest}
     return architectures.with_layout(architecture, layout) | own | architectures.library_of(architecture)
-
-
-def _fit_target(table: TableData, spec: JobSpec, known: Rows, parts: Parts) -> TargetEncoding:
-    """Fit the encoding of the target to the rows that have one."""
-    if spec.task is Task.PAIRS:
-        return pair_target(spec.target, spec.target_columns)
-    column = table.columns[spec.target]
-    if spec.task is Task.ANOMALY:
-        return anomaly_target(spec.target, column, spec.hyperparams.get("contamination"))
-    labels = column if len(known) == table.rows else column.stored(known, table.storage)
-    link = link_function_of(spec.hyperparams.get("loss"))
-    return fit_target(spec.target, spec.task, labels, parts.train, link, spec.targets, spec.split)
-
-
-def _continue_from(
-    start: StartingWeights, spec: JobSpec, target: TargetEncoding, features: tuple[str, ...]
-) -> tuple[JobSpec, TargetEncoding, tuple[str, ...]]:
-    """Return the specification, target and features with what a training takes over from another version."""
-    target, features = start.keep_target(target), start.in_order(features)
-    if spec.architecture["type"] == "auto":
-        spec = replace(spec, architecture=architectures.without_layout(start.architecture))
-    return spec, target, features
 
 
 def _settings_for(
@@ -395,48 +369,3 @@ def _early_stop(spec: JobSpec, settings: TrainingSettings, valid_rows: int) -> E
         hint = "Add rows, give a larger valid_size, or choose another schedule."
         raise DataError("none of the rows falls to the validation part, which schedule plateau needs", hint=hint)
     return state
-
-
-def _with_parts(
-    target: TargetEncoding, preprocessor: Preprocessor, architecture: Mapping[str, Any]
-) -> tuple[TargetEncoding, Preprocessor]:
-    """Return both with what the outputs of a network are: the errors of parts of a row, or vectors of a width."""
-    if target.anomaly is not None:
-        return _with_anomaly_parts(target, target.anomaly, preprocessor)
-    if target.pair is None:
-        return target, preprocessor
-    target = replace(target, pair=replace(target.pair, width=architectures.pair_width(architecture)))
-    return target, preprocessor.with_target(target)
-
-
-def _with_anomaly_parts(
-    target: TargetEncoding, anomaly: AnomalyScale, preprocessor: Preprocessor
-) -> tuple[TargetEncoding, Preprocessor]:
-    """Return both with the features whose errors add up to a row's score."""
-    target = replace(target, anomaly=replace(anomaly, parts=tuple(own.feature for own in preprocessor.parts)))
-    return target, preprocessor.with_target(target)
-
-
-def _fit_preprocessor(
-    columns: Columns,
-    spec: JobSpec,
-    options: FeatureOptions,
-    target: TargetEncoding,
-    features: tuple[str, ...],
-    train: Rows,
-    storage: RowStorage,
-    network: RegisteredNetwork | None,
-    image_rows: Rows | None,
-) -> Preprocessor:
-    shape = architectures.natural_shape(spec.architecture, *array_shapes(columns, features))
-    return fit(
-        columns,
-        target=target,
-        features=features,
-        options=options,
-        train=train,
-        input_shape=shape,
-        storage=storage,
-        network=network,
-        image_rows=image_rows,
-    )
