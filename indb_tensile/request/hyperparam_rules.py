@@ -157,6 +157,15 @@ def check_weighted_classes(by_class: Json, target: str, classes: Sequence[str]) 
         )
 
 
+def check_some_weight(by_class: Json, target: str, classes: Sequence[str]) -> None:
+    """Raise RequestError if no class has a weight above 0. `target` is for the message."""
+    if classes and not any(by_class.get(name, 1) for name in classes):
+        raise RequestError(
+            f'hyperparams: "class_weight" is 0 for each of the {len(classes)} classes of {target}',
+            hint="Give one class a weight above 0: rows of weight 0 are not learned from.",
+        )
+
+
 def check_weight_kind(column: str, kind: str, description: str) -> None:
     """Raise RequestError for a column whose values are no weights."""
     if kind not in _WEIGHT_KINDS:

@@ -3,6 +3,7 @@
 The rules need the first bytes of a value only: nothing here decodes an image.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from ..errors import RequestError
@@ -69,6 +70,23 @@ def check_images(architecture: Json, preprocess: Json, images: int, others: int,
         raise RequestError(
             f'architecture {kind}: "input_shape" means nothing for images, whose shape is their size',
             hint='Leave "input_shape" out, and give preprocess => \'{"size": [height, width]}\'.',
+        )
+
+
+def check_rows_are_images(architecture: Json, kinds: Sequence[str]) -> None:
+    """Raise RequestError for a network of images if no feature is an image and rows cannot be read as images.
+
+    `kinds` are those of the features. A single array may be an image: the worker knows its shape.
+    """
+    kind = architecture["type"]
+    if kind not in ("cnn", *IMAGE_ARCHITECTURES) or "image" in kinds or list(kinds) == ["array"]:
+        return
+    if architecture.get("input_shape") is None:
+        raise RequestError(
+            f"architecture {kind} reads an image, and none of the {len(kinds)} features is one",
+            hint="Give a network for tables, such as architecture => 'auto', or learn from one column of images or "
+            "arrays: features => array['...']. If the features are the pixels of an image, give its channels, height "
+            f'and width: {{"type": "{kind}", "input_shape": [1, 28, 28]}}.',
         )
 
 

@@ -5,7 +5,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from ..request.hyperparam_rules import check_weighted_classes
+from ..request.hyperparam_rules import check_some_weight, check_weighted_classes
 from ..request.task_rules import target_columns
 from .spi import Json, Plpy
 from .training_table import Table, TableColumn
@@ -14,10 +14,10 @@ _ROWS = 10_000  # of a table with more rows the worker checks the classes, after
 
 
 def check_class_weights(plpy: Plpy, table: Table, spec: Json, weights: Sequence[Any]) -> None:
-    """Refuse the weight of a class that no row has. `weights` are values of `class_weight`: some may be objects.
+    """Refuse the weight of a class that no row has, and weights of 0 for all classes.
 
-    Tables of parts and the version of `init_from` may have further classes, and a table of many rows too: the worker
-    checks these.
+    `weights` are values of `class_weight`, of which some may be objects. Tables of parts and the version of
+    `init_from` may have further classes, and a table of many rows too: the worker checks these.
     """
     by_class = [own for own in weights if isinstance(own, dict)]
     targets = target_columns(spec)
@@ -31,6 +31,8 @@ def check_class_weights(plpy: Plpy, table: Table, spec: Json, weights: Sequence[
     of_table = "" if table.schema.startswith("pg_temp") else f" of {table}"
     for own in by_class:
         check_weighted_classes(own, f'target "{target.name}"{of_table}', classes)
+        if spec["task"] == "classification":  # rows without a label always count
+            check_some_weight(own, f'target "{target.name}"{of_table}', classes)
 
 
 def _read_classes(plpy: Plpy, table: Table, target: TableColumn, task: str) -> list[str] | None:

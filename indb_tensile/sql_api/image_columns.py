@@ -15,6 +15,7 @@ from ..request.image_rules import (
     MOST_IMAGE_BYTES,
     check_images,
     check_mixup,
+    check_rows_are_images,
     check_sizes,
     format_of,
 )
@@ -37,6 +38,7 @@ def check_image_options(table: Table, spec: Json) -> None:
     check_images(
         spec["architecture"], spec["preprocess"], len(images), len(columns) - len(images), spec["hyperparams"]
     )
+    check_rows_are_images(spec["architecture"], [column.kind for column in columns])
     check_mixup(spec["hyperparams"], spec["task"], len(images), len(columns) - len(images))
     check_batch_sizes(spec["architecture"], spec["hyperparams"], images=bool(images))
     if images and spec["task"] == "forecast":

@@ -38,6 +38,7 @@ from .inherited_arguments import LastRun
 from .spi import Json, Plpy, callers_path, fetch
 from .training_request import enqueue
 from .training_table import Table
+from .weight_column import check_weight_column
 
 
 def search(plpy: Plpy, request: Json, last: LastRun | None = None) -> Json:
@@ -169,14 +170,15 @@ def _check_variant(variant: Json, spec: Json, space: Json, table: Table) -> None
     arguments = adapted({**spec, **variant}, space)
     architecture = check_architecture(arguments["architecture"])
     hyperparams = check_hyperparams(arguments["hyperparams"])
+    complete = {**arguments, "architecture": architecture, "hyperparams": hyperparams}
+    check_weight_column(table, complete)
     check_loss(hyperparams, spec["task"])
     check_schedule(hyperparams, spec["split"])
     check_alone(hyperparams)
     check_ensemble(architecture, hyperparams, starts=spec.get("init_from") is not None)
     check_targets_of_estimator(architecture, spec["task"], several=bool(spec.get("targets")))
-    check_estimator({**arguments, "architecture": architecture, "hyperparams": hyperparams})
+    check_estimator(complete)
     check_tokens(architecture, arguments["preprocess"])
-    complete = {**arguments, "architecture": architecture, "hyperparams": hyperparams}
     check_length_buckets(complete)
     check_image_options(table, complete)
     if "preprocess" in variant:

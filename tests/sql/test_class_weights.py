@@ -49,6 +49,16 @@ def test_weight_of_a_class_that_no_row_has_is_refused(
     assert (refusal.sqlstate, refusal.detail, refusal.hint) == ("22023", f"The classes are: {listed}.", _HINT)
 
 
+def test_weights_of_zero_for_all_classes_are_refused(things: Connection) -> None:
+    train = "select tensile_train('m', 'things', 'code', 'classification', features => '{x}', hyperparams => %s)"
+    refusal = refused(things, train, '{"class_weight": {"ab": 0, "cd": 0.0}}')
+    assert refusal.message == (
+        'hyperparams: "class_weight" is 0 for each of the 2 classes of target "code" of table "public.things"'
+    )
+    assert refusal.hint == "Give one class a weight above 0: rows of weight 0 are not learned from."
+    assert value(things, train, '{"class_weight": {"ab": 0}}') > 0
+
+
 def test_classes_of_fractions_are_left_to_the_worker(things: Connection) -> None:
     weights = '{"class_weight": {"1.5": 2}}'
     train = "select tensile_train('m', 'things', 'share', 'classification', features => '{x}', hyperparams => %s)"

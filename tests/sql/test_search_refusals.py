@@ -1,5 +1,6 @@
 """Check which searches are refused, and that a forged one harms nobody."""
 
+import json
 from typing import Any, cast
 
 import psycopg
@@ -37,6 +38,10 @@ pytestmark = [pytest.mark.postgres, pytest.mark.clears_database]
         ),
         ('preprocess => \'{"scale": {"choices": ["standard", "no"]}}\'', "preprocess"),
         ("metric => 'r2'", "metric"),
+        (
+            """architecture => '{"choices": ["mlp", "cnn"]}'""",
+            "architecture cnn reads an image, and none of the 4 features is one",
+        ),
     ],
 )
 def test_wrong_arguments_are_refused_when_the_search_is_enqueued(
@@ -57,6 +62,23 @@ def test_every_choice_of_a_hyper_parameter_is_checked(alice: Connection) -> None
     space = '{"mixup": {"choices": [null, 0.2]}}'
     assert refused(alice, "select tensile_search('m', 'iris', 'species', hyperparams => %s)", space).message == (
         'hyperparams: "mixup" is 0.2, and the features are 0 images and 4 other columns'
+    )
+    for choice, message in (
+        ("no_column", 'column "no_column" of relation "public.iris" does not exist'),
+        ("species", 'hyperparams: the weight "species" is also the target'),
+        (
+            "label_known",
+            'hyperparams: column "label_known" of table "public.iris" has type boolean, which cannot be a weight',
+        ),
+    ):
+        space = json.dumps({"weight": {"choices": ["petal", choice]}})
+        assert (
+            refused(alice, "select tensile_search('m', 'iris', 'species', hyperparams => %s)", space).message
+            == message
+        )
+    space = '{"class_weight": {"choices": [null, "balanced"]}}'
+    assert refused(alice, "select tensile_search('m', 'iris', 'petal', hyperparams => %s)", space).message == (
+        'hyperparams: "class_weight" is for classification and multilabel only'
     )
     space = '{"learning_rate": 0.1, "weight_decay": 0.1}'
     fixed = "select tensile_search('m', 'iris', 'species', 'classification', 'mlp', %s)"
