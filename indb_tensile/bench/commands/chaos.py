@@ -154,10 +154,8 @@ class _ChaosTest:
         return (
             self._summary(ended)
             | verdict
-            | {
-                "histories": {job: self._jobs.history(job) for job in verdict["jobs_at_fault"][:_HISTORIES]},
-                "invalid_jobs_left": self._jobs.run("invalid_jobs_left")[0][0],
-            }
+            | {"histories": {job: self._jobs.history(job) for job in verdict["jobs_at_fault"][:_HISTORIES]}}
+            | self._users.invalid_job_figures()
             | self._progress.prediction_figures()
             | left
             | {"peak_rss_mb": {name: round(size / config.MIB) for name, size in memory.peak_bytes.items()}}

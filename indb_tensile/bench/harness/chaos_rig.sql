@@ -121,20 +121,35 @@ select count(pg_notify('tensile', p)) from generate_series(1, %(times)s) as i,
                   (E'changed \t1'), ('cancel ' || i || '.5'), ('Ω ' || i)) as v (p)
 
 -- invalid_jobs --
--- Rows that a user may insert without tensile_train. The specification is invalid, so no training can start.
+-- Rows that a user may insert without tensile_train, and that the trigger of the table accepts. Most specifications
+-- cannot be read, so the claim fails the job. Every fiftieth can, and its trainer refuses the architecture.
 insert into tensile.jobs (model_name, relation_oid, relation_schema, relation_name, spec)
 select 'invalid_' || current_user, 1, 'public', 'nothing',
-       jsonb_build_object('model', 'invalid_' || current_user, 'target', 7,
-                          'relation', '{"oid": 1, "schema": "public", "name": "nothing"}'::jsonb)
-  from generate_series(1, %(count)s)
+       jsonb_build_object('model', 'invalid_' || current_user, 'target', 'y', 'task', 'regression',
+                          'architecture', '{"type": "nothing"}'::jsonb,
+                          'relation', '{"oid": 1, "schema": "public", "name": "nothing"}'::jsonb,
+                          'column_numbers', case when mod(i, 50) = 1 then '{}' else '{"y": "one"}' end::jsonb)
+  from generate_series(1, %(count)s) as i
 
 -- interruptions --
 -- How often an attempt of a job ended because of a kill or another fault, and the jobs for several devices.
 select (select count(*) from tensile.job_events where kind = 'interrupted'),
        (select count(*) from tensile.jobs where devices > 1)
 
--- invalid_jobs_left --
-select count(*) from tensile.jobs where starts_with(model_name, 'invalid_') and state not in ('failed', 'cancelled')
+-- invalid_jobs_ended --
+-- The jobs of `invalid_jobs`: how many failed with the error of their fault, how many ended otherwise, and how many have
+-- not ended.
+select count(*) filter (where state = 'failed' and error_sqlstate = '22023' and error_message = expected),
+       count(*) filter (where state in ('failed', 'succeeded', 'cancelled')
+                          and (state, error_sqlstate, error_message) is distinct from
+                              ('failed'::tensile.job_state, '22023', expected)),
+       count(*) filter (where state not in ('failed', 'succeeded', 'cancelled'))
+  from tensile.jobs,
+       lateral (select case when spec -> 'column_numbers' = '{}' then 'unknown architecture "nothing"'
+                            else 'the specification of job ' || job_id || ' cannot be read: '
+                                 || 'Expected `int`, got `str` - at `$.column_numbers[...]`'
+                       end) as of_fault (expected)
+ where starts_with(model_name, 'invalid_')
 
 -- bound_time --
 set statement_timeout = '10s'

@@ -38,6 +38,19 @@ class Users:
             ChaosEventKind.DROP_TABLE: self._drop_table,
         }
 
+    def invalid_job_figures(self) -> dict[str, int]:
+        """Return how many invalid jobs failed with the error of their fault, and how many did not.
+
+        An insert that is denied tests nothing: the catalog has come to refuse these specifications earlier.
+        """
+        ((failed, otherwise, left),) = self._jobs.run("invalid_jobs_ended")
+        return {
+            "invalid_jobs_failed": failed,
+            "invalid_jobs_denied": self.denied.get(ChaosEventKind.INVALID_JOBS, 0),
+            "invalid_jobs_ended_otherwise": otherwise,
+            "invalid_jobs_left": left,
+        }
+
     def _owner(self, event: ChaosEvent) -> str:
         return OWNERS[event.pick(len(OWNERS))]
 

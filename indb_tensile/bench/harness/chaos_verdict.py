@@ -78,6 +78,8 @@ def judge(endings: Iterable[JobEnding], references: Mapping[str, str]) -> dict[s
 
 # Figures that must be 0 in a clean report, as well as the counts of wrong fates.
 BAD = (
+    "invalid_jobs_denied",
+    "invalid_jobs_ended_otherwise",
     "invalid_jobs_left",
     "wrong_predictions",
     "prediction_faults",
