@@ -5,7 +5,7 @@ together one measures. 1, 2, 4 and 8 processes, as many as jobs, run reference s
 steps of a training; all bound by arithmetic, all bound by memory, and half of each; and all short ones, and half of
 them beside either of the two before. A GPU is measured in its present mode, with or without MPS. On a processor, the
 processor time of a step is measured, which grows as jobs share caches and the memory bus, and is multiplied by the
-share of the cores. Exit codes are those of the controller.
+share of the cores that the steps keep busy. Exit codes are those of the controller.
 """
 
 import logging
@@ -25,10 +25,9 @@ from indb_tensile.controller.parent_death import die_with_parent
 from indb_tensile.device.backend import kind_of
 from indb_tensile.device.hardware import cores
 from indb_tensile.errors import TensileError
-from indb_tensile.executor.latency.contention_step import ReferenceStep
+from indb_tensile.executor.latency.contention_step import ReferenceStep, StepSpeed
 from indb_tensile.log import start_log
-from indb_tensile.scheduler.completion.contention import of_cores
-from worker.reference_processes import StepPhase, rates_by_phase
+from worker.reference_processes import StepPhase, speeds_by_phase
 
 log = logging.getLogger("contention")
 
@@ -83,16 +82,17 @@ def _session(settings: Settings) -> Session:
 
 def measure(device: str, threads: int, numbers: tuple[int, ...]) -> tuple[MeasuredContention, ...]:
     """Return the contention of these numbers of jobs, of which the first is 1. Raises DeviceError."""
-    shared = None if device.startswith("cuda") else of_cores(cores(), threads)
+    limit = None if device.startswith("cuda") else cores()
 
     def factor(kinds: tuple[ReferenceStep, ...], *of: ReferenceStep, rounds: int = 1) -> float:
         """Return by what factor these steps take longer side by side: the mean of all, or of the kinds `of` only."""
-        share = 1.0 if shared is None else shared.slowdown(len(kinds))
         counted = [number for number, kind in enumerate(kinds) if kind in (of or kinds)]
-        phases = _rounds_of_phases(kinds, counted, rounds, share)
-        rates = rates_by_phase(device, threads, kinds, phases)
+        most = 1.0 if limit is None else max(1.0, len(kinds) * min(threads, limit) / limit)
+        phases = _rounds_of_phases(kinds, counted, rounds, most)
+        speeds = speeds_by_phase(device, threads, kinds, phases)
         length = len(phases) // rounds
-        of_rounds = (rates[at : at + length] for at in range(0, len(phases), length))
+        of_rounds = [speeds[at : at + length] for at in range(0, len(phases), length)]
+        share = 1.0 if limit is None else _share_of_cores(kinds, of_rounds, threads, limit)
         return share * median(_slowdown(kinds, counted, of_round) for of_round in of_rounds)
 
     def together(jobs: int) -> MeasuredContention:
@@ -111,8 +111,8 @@ def measure(device: str, threads: int, numbers: tuple[int, ...]) -> tuple[Measur
             short_mixed=mean(mixed),
         )
 
-    alone = rates_by_phase(device, threads, (_SWITCHES,), [StepPhase(running=(0,), seconds=_SPAN_S)] * _SHORT_ROUNDS)
-    single = replace(ALONE, short_ns=round(1e9 / median(rates[0] for rates in alone)))
+    alone = speeds_by_phase(device, threads, (_SWITCHES,), [StepPhase(running=(0,), seconds=_SPAN_S)] * _SHORT_ROUNDS)
+    single = replace(ALONE, short_ns=round(1e9 / median(speeds[0].per_second for speeds in alone)))
     return tuple(single if jobs == 1 else together(jobs) for jobs in numbers)
 
 
@@ -132,11 +132,31 @@ def _rounds_of_phases(
     return phases
 
 
-def _slowdown(kinds: Sequence[ReferenceStep], counted: Sequence[int], rates: Sequence[Mapping[int, float]]) -> float:
+def _share_of_cores(
+    kinds: Sequence[ReferenceStep], rounds: Sequence[Sequence[Mapping[int, StepSpeed]]], threads: int, limit: int
+) -> float:
+    """Return by what factor these steps take longer because they share `limit` cores.
+
+    Steps of several threads keep fewer cores busy than they have threads, because threads wait for each other. So two
+    of them side by side take less than twice as long. Other programs on the machine make a step alone seem less busy,
+    so the largest value of a kind counts. A kind that never runs alone is taken to keep all its cores busy.
+    """
+    busy = dict.fromkeys(kinds, 0.0)
+    for *single, _ in rounds:
+        for phase in single:
+            for process, speed in phase.items():
+                busy[kinds[process]] = max(busy[kinds[process]], speed.processors)
+    most = min(threads, limit)
+    return max(1.0, sum(min(most, busy[kind] or most) for kind in kinds) / limit)
+
+
+def _slowdown(
+    kinds: Sequence[ReferenceStep], counted: Sequence[int], speeds: Sequence[Mapping[int, StepSpeed]]
+) -> float:
     """Return by what factor the counted steps need more time together than alone, as a mean, from one round."""
-    *single, together = rates
-    alone = {kinds[process]: rate for phase in single for process, rate in phase.items()}
-    return mean(alone[kinds[process]] / together[process] for process in counted)
+    *single, together = speeds
+    alone = {kinds[process]: speed.per_second for phase in single for process, speed in phase.items()}
+    return mean(alone[kinds[process]] / together[process].per_second for process in counted)
 
 
 if __name__ == "__main__":

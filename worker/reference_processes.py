@@ -16,7 +16,13 @@ import torch
 
 from indb_tensile.controller.parent_death import die_with_parent
 from indb_tensile.errors import DeviceError
-from indb_tensile.executor.latency.contention_step import ReferenceStep, contention_step, steps_per_second, warm_up
+from indb_tensile.executor.latency.contention_step import (
+    ReferenceStep,
+    StepSpeed,
+    contention_step,
+    step_speed,
+    warm_up,
+)
 from indb_tensile.executor.run.open_device import torch_device
 
 _TIMEOUT_S = 60.0  # time limit for the slowest process of a measurement
@@ -30,10 +36,10 @@ class StepPhase:
     seconds: float
 
 
-def rates_by_phase(
+def speeds_by_phase(
     device: str, threads: int, kinds: Sequence[ReferenceStep], phases: Sequence[StepPhase]
-) -> list[dict[int, float]]:
-    """Start a process for each of these steps, and return for each phase the steps a second of those that run in it.
+) -> list[dict[int, StepSpeed]]:
+    """Start a process for each of these steps, and return for each phase the speeds of those that run in it.
 
     Raises DeviceError if a process fails or takes too long.
     """
@@ -46,14 +52,14 @@ def rates_by_phase(
     for process in processes:
         process.start()
     try:
-        rates = dict(results.get(timeout=_TIMEOUT_S) for _ in processes)
+        speeds = dict(results.get(timeout=_TIMEOUT_S) for _ in processes)
     except Empty:
         raise DeviceError(f"{len(kinds)} processes on {device} did not answer within {_TIMEOUT_S:.0f} s") from None
     finally:
         for process in processes:
             process.join(timeout=1)
             process.kill()
-    return [{number: rates[number][at] for number in phase.running} for at, phase in enumerate(phases)]
+    return [{number: speeds[number][at] for number in phase.running} for at, phase in enumerate(phases)]
 
 
 def _run(
@@ -70,9 +76,9 @@ def _run(
     place = torch_device(device)
     step = contention_step(kind, device, place)
     warm_up(step, place)
-    rates = {}
+    speeds = {}
     for at, phase in enumerate(phases):
         barrier.wait(timeout=_TIMEOUT_S)
         if number in phase.running:
-            rates[at] = steps_per_second(step, place, phase.seconds)
-    results.put((number, rates))
+            speeds[at] = step_speed(step, place, phase.seconds)
+    results.put((number, speeds))

@@ -4,9 +4,9 @@ import pytest
 
 from indb_tensile.config import GIB, MIB
 from indb_tensile.device.hardware import cores
-from indb_tensile.executor.latency.contention_step import ReferenceStep, vector_bytes
+from indb_tensile.executor.latency.contention_step import ReferenceStep, StepSpeed, vector_bytes
 from worker import measure_contention
-from worker.reference_processes import StepPhase, rates_by_phase
+from worker.reference_processes import StepPhase, speeds_by_phase
 
 
 @pytest.mark.nightly
@@ -27,10 +27,11 @@ def test_jobs_beyond_the_cores_slow_each_other_down() -> None:
 def test_every_process_runs_its_own_kind_of_step_in_its_phases() -> None:
     kinds = tuple(ReferenceStep)
     phases = [StepPhase(running=(1,), seconds=0.05), StepPhase(running=(0, 1, 2, 3), seconds=0.05)]
-    alone, together = rates_by_phase("cpu", 1, kinds, phases)
+    alone, together = speeds_by_phase("cpu", 1, kinds, phases)
     assert list(alone) == [1]
     assert list(together) == [0, 1, 2, 3]
-    assert min(*alone.values(), *together.values()) > 0
+    assert all(speed.per_second > 0 for speed in (*alone.values(), *together.values()))
+    assert all(0 < speed.processors < 1.5 for speed in together.values()), "one thread each"
 
 
 def test_in_each_round_another_process_runs_alone() -> None:
@@ -46,9 +47,27 @@ def test_in_each_round_another_process_runs_alone() -> None:
 
 def test_a_slowdown_compares_every_counted_step_with_one_of_its_kind_alone() -> None:
     arithmetic, memory, *_ = ReferenceStep
-    slowdown = measure_contention._slowdown((arithmetic, memory), (0, 1), [{0: 10.0}, {1: 6.0}, {0: 5.0, 1: 2.0}])
+    together = {0: _speed(5.0), 1: _speed(2.0)}
+    slowdown = measure_contention._slowdown(
+        (arithmetic, memory), (0, 1), [{0: _speed(10.0)}, {1: _speed(6.0)}, together]
+    )
     assert slowdown == (10 / 5 + 6 / 2) / 2
-    assert measure_contention._slowdown((arithmetic, memory), (0,), [{0: 10.0}, {0: 5.0, 1: 2.0}]) == 2.0
+    assert measure_contention._slowdown((arithmetic, memory), (0,), [{0: _speed(10.0)}, together]) == 2.0
+
+
+def test_steps_that_keep_fewer_cores_busy_than_they_have_threads_share_them_better() -> None:
+    arithmetic, memory, *_ = ReferenceStep
+    pair, together = (arithmetic, arithmetic), {0: _speed(1.0), 1: _speed(1.0)}
+    rounds = [[{0: _speed(1.0, 1.6)}, together], [{1: _speed(1.0, 1.8)}, together]]
+    assert measure_contention._share_of_cores(pair, rounds, 2, 2) == 1.8, "the machine had other work in round 1"
+    assert measure_contention._share_of_cores(pair, rounds, 2, 8) == 1.0, "there are cores for all"
+    assert measure_contention._share_of_cores((arithmetic, memory), rounds[:1], 2, 2) == (1.6 + 2) / 2
+    busier = [[{0: _speed(1.0, 2.1)}, together]]
+    assert measure_contention._share_of_cores(pair, busier, 2, 2) == 2.0, "no more than all cores"
+
+
+def _speed(per_second: float, processors: float = 1.0) -> StepSpeed:
+    return StepSpeed(per_second=per_second, processors=processors)
 
 
 def test_vectors_are_longer_than_the_last_cache_where_the_memory_allows_it() -> None:

@@ -14,6 +14,7 @@ A short step (short_step.py) switches between threads.
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import StrEnum
 
 import torch
@@ -41,6 +42,14 @@ class ReferenceStep(StrEnum):
     MEMORY = "memory"
     SWITCHES = "switches"
     TRAINING = "training"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepSpeed:
+    """The steps a second of processor time (on a GPU, of time), and how many processors they kept busy meanwhile."""
+
+    per_second: float
+    processors: float
 
 
 def contention_step(kind: ReferenceStep, device: str, place: torch.device) -> Callable[[], None]:
@@ -87,19 +96,20 @@ def warm_up(step: Callable[[], None], place: torch.device) -> None:
         _synchronize(place)
 
 
-def steps_per_second(step: Callable[[], None], place: torch.device, span_s: float) -> float:
-    """Run the step for about this long and return how many steps a second were completed.
+def step_speed(step: Callable[[], None], place: torch.device, span_s: float) -> StepSpeed:
+    """Run the step for about this long and return how fast it was.
 
     On a processor, seconds of this process's processor time count. Otherwise any other program on the machine would
     be taken for contention between jobs, and stored. That jobs share the cores is known without a measurement.
     """
     clock = time.perf_counter if place.type == "cuda" else time.process_time
-    ends_at, started, count = time.perf_counter() + span_s, clock(), 0
-    while time.perf_counter() < ends_at or count == 0:
+    began_s, started, count = time.perf_counter(), clock(), 0
+    while time.perf_counter() < began_s + span_s or count == 0:
         step()
         _synchronize(place)
         count += 1
-    return count / max(1e-9, clock() - started)
+    spent_s = max(1e-9, clock() - started)
+    return StepSpeed(per_second=count / spent_s, processors=spent_s / (time.perf_counter() - began_s))
 
 
 def _synchronize(place: torch.device) -> None:
