@@ -27,6 +27,7 @@ from indb_tensile.device.hardware import cores
 from indb_tensile.errors import TensileError
 from indb_tensile.executor.latency.contention_step import ReferenceStep, StepSpeed
 from indb_tensile.log import start_log
+from indb_tensile.scheduler.completion.contention import of_cores
 from worker.reference_processes import StepPhase, speeds_by_phase
 
 log = logging.getLogger("contention")
@@ -87,7 +88,7 @@ def measure(device: str, threads: int, numbers: tuple[int, ...]) -> tuple[Measur
     def factor(kinds: tuple[ReferenceStep, ...], *of: ReferenceStep, rounds: int = 1) -> float:
         """Return by what factor these steps take longer side by side: the mean of all, or of the kinds `of` only."""
         counted = [number for number, kind in enumerate(kinds) if kind in (of or kinds)]
-        most = 1.0 if limit is None else max(1.0, len(kinds) * min(threads, limit) / limit)
+        most = 1.0 if limit is None else of_cores(limit, threads).slowdown(len(kinds))
         phases = _rounds_of_phases(kinds, counted, rounds, most)
         speeds = speeds_by_phase(device, threads, kinds, phases)
         length = len(phases) // rounds

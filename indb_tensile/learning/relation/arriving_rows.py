@@ -63,7 +63,7 @@ class ArrivingRows:
             self._refuse(self.store.size_bytes + row_bytes)
 
     def end(self) -> None:
-        """Ask again whether the rows fit if there were more of them than the statistics said."""
+        """Ask again whether the rows fit into memory, if there are more than the statistics of the table said."""
         if self.store.rows > self._statistics.rows:
             shapes = {name: data.shape for name, data in self.store.columns().items() if data.shape}
             self._place(replace(self._statistics, rows=self.store.rows, shapes=shapes))

@@ -29,7 +29,10 @@ from indb_tensile.learning.training.starting_weights import StartingWeights
 
 
 class FittedEncoders(NamedTuple):
-    """What the columns of the training rows become. With a version to start from, the specification is completed."""
+    """How the target and the features are encoded for the network, and the network itself.
+
+    If the training starts from an earlier version, `spec` has what it takes over from that version.
+    """
 
     spec: JobSpec
     target: TargetEncoding
@@ -97,7 +100,9 @@ def _fit_target(table: TableData, spec: JobSpec, known: Rows, parts: Parts) -> T
 def _continue_from(
     start: StartingWeights, spec: JobSpec, target: TargetEncoding, features: tuple[str, ...]
 ) -> tuple[JobSpec, TargetEncoding, tuple[str, ...]]:
-    """Return the specification, target and features with what a training takes over from another version."""
+    """Return all three changed so that the training can go on from an earlier version: its classes, the order of its
+    features and, for `auto`, its architecture.
+    """
     target, features = start.keep_target(target), start.in_order(features)
     if spec.architecture["type"] == "auto":
         spec = replace(spec, architecture=architectures.without_layout(start.architecture))
@@ -107,7 +112,10 @@ def _continue_from(
 def _with_parts(
     target: TargetEncoding, preprocessor: Preprocessor, architecture: Mapping[str, Any]
 ) -> tuple[TargetEncoding, Preprocessor]:
-    """Return both with what the outputs of a network are: the errors of parts of a row, or vectors of a width."""
+    """Return both completed for networks whose outputs are no values of the target.
+
+    A network that detects anomalies gives an error for each part of a row, and one that ranks pairs gives vectors.
+    """
     if target.anomaly is not None:
         return _with_anomaly_parts(target, target.anomaly, preprocessor)
     if target.pair is None:

@@ -7,12 +7,13 @@ from hypothesis import strategies as st
 
 from indb_tensile.job import JobId
 from indb_tensile.scheduler.admission.admission_orders import ParkJob, SendPlans
-from indb_tensile.scheduler.admission.events import Capture, Parking, PauseChange, PriorityChange
+from indb_tensile.scheduler.admission.events import Capture, PauseChange, PriorityChange
 from indb_tensile.scheduler.admission.fair_turns import in_fair_order
 from indb_tensile.scheduler.admission.pool import JobStage, Sharing, TrainerId
 
 from .fake_controller import REGION, FakeController, graph, job, orders_of_type
 from .test_completion_rule import TimedPlanner
+from .timed_jobs import park, stages
 
 
 def _controller(budget: int, **rules: Any) -> FakeController:
@@ -31,29 +32,19 @@ def _start(controller: FakeController, number: int, regions: int, **claimed: Any
     return trainer
 
 
-def _parked(controller: FakeController, trainer: TrainerId) -> None:
-    member = controller.pool.of_trainer(trainer)
-    assert member is not None
-    controller.send(Parking(trainer=trainer, number=member.parks, host_bytes=0))
-
-
-def _stages(controller: FakeController) -> dict[int, JobStage]:
-    return {m.job.job: m.stage for m in controller.pool.members}
-
-
 def test_lower_job_leaves_for_a_higher_one_and_returns_after_it() -> None:
     controller = _controller(4)
     low = _start(controller, 1, 4)
     high = _capture(controller, 2, 4, priority=5)
     assert [order.trainer for order in orders_of_type(controller.orders, ParkJob)] == [low]
-    _parked(controller, low)
+    park(controller, low)
     assert [order.trainer for order in orders_of_type(controller.orders, SendPlans)] == [high]
     controller.adopt_all()
-    assert _stages(controller) == {1: JobStage.WAITING, 2: JobStage.RUNNING}
+    assert stages(controller) == {1: JobStage.WAITING, 2: JobStage.RUNNING}
     assert controller.grants() == {1: 0, 2: 4}
     controller.finish(high)
     controller.adopt_all()
-    assert _stages(controller) == {1: JobStage.RUNNING}
+    assert stages(controller) == {1: JobStage.RUNNING}
     assert controller.grants() == {1: 4}
 
 
@@ -100,7 +91,7 @@ def test_lower_job_returns_if_the_higher_one_is_paused_while_it_waits() -> None:
     low = _start(controller, 1, 4)
     _capture(controller, 2, 4, priority=5)
     controller.send(PauseChange(paused=frozenset({JobId(2)})))
-    _parked(controller, low)
+    park(controller, low)
     controller.adopt_all()
     assert controller.grants()[1] == 4
 
@@ -109,11 +100,11 @@ def test_a_running_job_leaves_when_the_priority_of_a_waiting_one_is_raised_and_r
     controller = _controller(4)
     low = _start(controller, 1, 4)
     _capture(controller, 2, 4)
-    assert _stages(controller) == {1: JobStage.RUNNING, 2: JobStage.WAITING}
+    assert stages(controller) == {1: JobStage.RUNNING, 2: JobStage.WAITING}
     controller.send(PriorityChange(priorities={JobId(1): 0, JobId(2): 5}))
     assert [order.trainer for order in orders_of_type(controller.orders, ParkJob)] == [low]
     assert [m.job.priority for m in controller.pool.members] == [0, 5]
-    _parked(controller, low)
+    park(controller, low)
     controller.adopt_all()
     assert controller.grants() == {1: 0, 2: 4}
     controller.send(PriorityChange(priorities={JobId(1): 9, JobId(2): 5}))
@@ -154,4 +145,4 @@ def _settle(controller: FakeController) -> None:
         if not parking:
             return
         assert parking[0].trainer is not None
-        _parked(controller, parking[0].trainer)
+        park(controller, parking[0].trainer)
