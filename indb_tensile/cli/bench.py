@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import click
 
-from indb_tensile.bench.harness.process_exit import exit_on_sigterm
+from indb_tensile.bench.harness.processes.process_exit import exit_on_sigterm
 
 NOUNS = {
     "policies": "Compare all policies on known networks: saved memory, overhead, planning time, the best policy.",

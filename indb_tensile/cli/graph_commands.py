@@ -16,7 +16,7 @@ from indb_tensile.scheduler.timing import machines
 
 # The module is imported by name, and only when a network is captured, because it imports torch, which no other
 # command may import.
-_NETWORKS = "indb_tensile.bench.harness.networks"
+_NETWORKS = "indb_tensile.bench.harness.networks.known_networks"
 
 
 @click.group()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from indb_tensile.bench.harness.networks import Network, missing_library
+from indb_tensile.bench.harness.networks.known_networks import Network, missing_library
 
 
 def skip_without_library(network: Network) -> None:

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 import torch
 
 from indb_tensile.bench.commands import exact, forecast, maxbatch, step
-from indb_tensile.bench.harness import device_rig
-from indb_tensile.bench.harness.batch_trials import ExecutedBatches, open_executor
-from indb_tensile.bench.harness.cases import BenchmarkCase
-from indb_tensile.bench.harness.device_rig import RunTarget
-from indb_tensile.bench.harness.rows import Row
-from indb_tensile.bench.harness.trial import TrainingSubject
-from indb_tensile.bench.harness.turns import TurnLimits
+from indb_tensile.bench.harness.comparisons.batch_trials import ExecutedBatches, open_executor
+from indb_tensile.bench.harness.comparisons.turns import TurnLimits
+from indb_tensile.bench.harness.execution import device_rig
+from indb_tensile.bench.harness.execution.cases import BenchmarkCase
+from indb_tensile.bench.harness.execution.device_rig import RunTarget
+from indb_tensile.bench.harness.execution.trial import TrainingSubject
+from indb_tensile.bench.harness.results.rows import Row
 from tests.bench.subjects import Tiny, tiny
 
 GPU = RunTarget(device="cuda")

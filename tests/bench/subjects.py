@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from indb_tensile.bench.harness.trial import TrainingSubject
+from indb_tensile.bench.harness.execution.trial import TrainingSubject
 
 
 def tiny(seed: int = 0, rows: int = 256) -> TrainingSubject:

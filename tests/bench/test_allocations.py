@@ -2,7 +2,7 @@
 
 import torch
 
-from indb_tensile.bench.harness.allocations import StepMemory, measure_memory
+from indb_tensile.bench.harness.comparisons.allocations import StepMemory, measure_memory
 
 MIB = 1 << 20
 

@@ -4,7 +4,7 @@ import argparse
 
 import pytest
 
-from indb_tensile.bench.harness.argument_types import number, portion, whole
+from indb_tensile.bench.harness.processes.argument_types import number, portion, whole
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -3,7 +3,7 @@
 import psycopg
 import pytest
 
-from indb_tensile.bench.harness.bench_database import temporary_database
+from indb_tensile.bench.harness.processes.bench_database import temporary_database
 from indb_tensile.catalog import install
 from indb_tensile.cli import bench
 from indb_tensile.cluster import Cluster

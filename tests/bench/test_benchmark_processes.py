@@ -7,7 +7,7 @@ import pytest
 
 PROGRAM = """
 import sys
-from indb_tensile.bench.harness.benchmark_processes import run_each_alone
+from indb_tensile.bench.harness.execution.benchmark_processes import run_each_alone
 code = int(sys.argv[1])
 if "--models" in sys.argv:
     print(sys.argv[-1], flush=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from indb_tensile.bench.commands.bound import main
-from indb_tensile.bench.harness.residual import residual
+from indb_tensile.bench.harness.networks.residual import residual
 from indb_tensile.errors import MissingError
 from indb_tensile.scheduler.document import Document, write_document
 

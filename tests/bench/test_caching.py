@@ -1,6 +1,6 @@
 """The model of PyTorch's caching allocator reserves the sizes that its rules give by hand."""
 
-from indb_tensile.bench.harness.caching import reserved_bytes
+from indb_tensile.bench.harness.planning.caching import reserved_bytes
 from indb_tensile.config import MIB
 from indb_tensile.scheduler.graph import OpIndex, TensorId
 from indb_tensile.scheduler.memory.residency import Interval

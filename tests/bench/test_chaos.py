@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from indb_tensile.bench.harness.chaos_events import CHEAP
-from indb_tensile.bench.harness.chaos_verdict import is_clean
+from indb_tensile.bench.harness.chaos.chaos_events import CHEAP
+from indb_tensile.bench.harness.chaos.chaos_verdict import is_clean
 from tests.remains import processes_with
 
 pytestmark = pytest.mark.postgres

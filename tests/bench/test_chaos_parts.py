@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from indb_tensile.bench.harness.chaos_client import is_outage
-from indb_tensile.bench.harness.chaos_events import (
+from indb_tensile.bench.harness.chaos.chaos_client import is_outage
+from indb_tensile.bench.harness.chaos.chaos_events import (
     CHEAP,
     LONGEST_LEASES,
     LONGEST_PAUSE_S,
@@ -21,9 +21,9 @@ from indb_tensile.bench.harness.chaos_events import (
     draw_events,
     parse_kinds,
 )
-from indb_tensile.bench.harness.chaos_forwarder import Forwarder
-from indb_tensile.bench.harness.chaos_progress import ChaosProgress
-from indb_tensile.bench.harness.chaos_verdict import BAD, Fate, JobEnding, fate, is_clean, judge
+from indb_tensile.bench.harness.chaos.chaos_forwarder import Forwarder
+from indb_tensile.bench.harness.chaos.chaos_progress import ChaosProgress
+from indb_tensile.bench.harness.chaos.chaos_verdict import BAD, Fate, JobEnding, fate, is_clean, judge
 from indb_tensile.errors import RequestError
 
 REFERENCES = {"chaos_a_first": "aa", "chaos_b_first": "bb"}

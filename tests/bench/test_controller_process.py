@@ -12,7 +12,7 @@ from tests.conftest import Database
 DEADLINE_S = 60.0
 PROGRAM = """
 import sys, time
-from indb_tensile.bench.harness.bench_controller import bench_controller, trainers_of
+from indb_tensile.bench.harness.processes.bench_controller import bench_controller, trainers_of
 with bench_controller(sys.argv[1], "killed") as controller:
     print(controller.pid, *trainers_of(controller.pid), flush=True)
     time.sleep(3600)

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from indb_tensile.bench.harness.catalog_controller import POLL_S
-from indb_tensile.bench.harness.catalog_run import CatalogOutcome, DevicesJob, run_on_catalog
-from indb_tensile.bench.harness.controllers_workload import arriving, at_once
-from indb_tensile.bench.harness.trace_device import TraceDevice
-from indb_tensile.bench.harness.trace_networks import JobKind
-from indb_tensile.bench.harness.trace_workload import TraceJob
+from indb_tensile.bench.harness.virtual_time.catalog_controller import POLL_S
+from indb_tensile.bench.harness.virtual_time.catalog_run import CatalogOutcome, DevicesJob, run_on_catalog
+from indb_tensile.bench.harness.virtual_time.controllers_workload import arriving, at_once
+from indb_tensile.bench.harness.virtual_time.trace_device import TraceDevice
+from indb_tensile.bench.harness.virtual_time.trace_networks import JobKind
+from indb_tensile.bench.harness.virtual_time.trace_workload import TraceJob
 from indb_tensile.cluster import Cluster
 from indb_tensile.scheduler.admission.pool import Pool, Sharing
 from indb_tensile.scheduler.completion.contention import Contention

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from indb_tensile.bench.commands.defaults import METHODS, lines, measure
-from indb_tensile.bench.harness.sample_tables import NAMES, from_csv, make_table, sample
-from indb_tensile.bench.harness.table_trainings import train
+from indb_tensile.bench.harness.tables.sample_tables import NAMES, from_csv, make_table, sample
+from indb_tensile.bench.harness.trainings.table_trainings import train
 from indb_tensile.errors import MissingError
 from indb_tensile.job import JobSpec, Relation, Task
 from indb_tensile.learning.storage.columns import ColumnKind

@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 
 from indb_tensile.bench.commands.exact import ExactOptions, measure
-from indb_tensile.bench.harness.declared_networks import LAYERS_OF_KINDS
-from indb_tensile.bench.harness.network_kinds import KINDS
-from indb_tensile.bench.harness.networks import NETWORKS
-from indb_tensile.bench.harness.timm_networks import missing_package
-from indb_tensile.bench.harness.trial import TrainingSubject
+from indb_tensile.bench.harness.exactness.declared_networks import LAYERS_OF_KINDS
+from indb_tensile.bench.harness.exactness.network_kinds import KINDS
+from indb_tensile.bench.harness.exactness.timm_networks import missing_package
+from indb_tensile.bench.harness.execution.trial import TrainingSubject
+from indb_tensile.bench.harness.networks.known_networks import NETWORKS
 from indb_tensile.request.hyperparam_rules import HYPERPARAMS
 from indb_tensile.request.loss_rules import LOSSES
 from indb_tensile.request.network_rules import ARCHITECTURES, ESTIMATORS, IMAGE_ENCODERS, LAYERS, TEXT_ENCODERS

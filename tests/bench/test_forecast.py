@@ -1,7 +1,7 @@
 """Executed plans have the forecast peaks to the byte, and stay within their budgets."""
 
 from indb_tensile.bench.commands.forecast import BUDGETS, measure
-from indb_tensile.bench.harness.device_rig import RunTarget
+from indb_tensile.bench.harness.execution.device_rig import RunTarget
 from tests.bench.subjects import tiny
 
 

@@ -5,7 +5,7 @@ from importlib.util import find_spec
 import pytest
 
 from indb_tensile.bench.commands.images import measure, messages_for_unusable_values
-from indb_tensile.bench.harness.mnist_digits import digits
+from indb_tensile.bench.harness.tables.mnist_digits import digits
 
 pytestmark = [
     pytest.mark.nightly,

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from indb_tensile.bench.harness.interpolated_workload import InterpolatedWorkload
-from indb_tensile.bench.harness.trial import ADAM, workload
+from indb_tensile.bench.harness.comparisons.interpolated_workload import InterpolatedWorkload
+from indb_tensile.bench.harness.execution.trial import ADAM, workload
 from indb_tensile.errors import RequestError
 from indb_tensile.executor.capture.step_capture import capture_training
 from indb_tensile.scheduler.workload import Workload

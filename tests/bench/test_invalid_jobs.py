@@ -2,7 +2,7 @@
 
 import pytest
 
-from indb_tensile.bench.harness.chaos_rig import SQL
+from indb_tensile.bench.harness.chaos.chaos_rig import SQL
 from indb_tensile.catalog import jobs
 from indb_tensile.errors import RequestError
 from indb_tensile.job import ClaimedJob

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 from indb_tensile.bench.commands.maxbatch import largest, measure, verdict
-from indb_tensile.bench.harness.batch_trials import (
+from indb_tensile.bench.harness.comparisons.batch_trials import (
     BatchResult,
     EmulatedExecutor,
     ExecutedBatches,
@@ -19,8 +19,8 @@ from indb_tensile.bench.harness.batch_trials import (
     SimulatedBatches,
     eager_step,
 )
-from indb_tensile.bench.harness.cases import BenchmarkCase
-from indb_tensile.bench.harness.trial import ADAM
+from indb_tensile.bench.harness.execution.cases import BenchmarkCase
+from indb_tensile.bench.harness.execution.trial import ADAM
 from indb_tensile.errors import RequestError
 from indb_tensile.executor.capture.step_capture import capture_training
 from indb_tensile.scheduler.graph import StepGraph

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from indb_tensile.bench.harness.mincut import mincut_plans, recompute_in_backward
-from indb_tensile.bench.harness.networks import Network, capture
+from indb_tensile.bench.harness.networks.known_networks import Network, capture
+from indb_tensile.bench.harness.planning.mincut import mincut_plans, recompute_in_backward
 from indb_tensile.scheduler.graph import Operator, OpIndex, Role, Stage, StepGraph, Tensor, TensorId
 from indb_tensile.scheduler.judges.check import faults
 from indb_tensile.scheduler.memory.peak import liveness_peak, peak

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from indb_tensile.bench.harness import networks
-from indb_tensile.bench.harness.networks import NETWORKS, Network, graph_of, unrolled_lstm
+from indb_tensile.bench.harness.networks import known_networks as networks
+from indb_tensile.bench.harness.networks.known_networks import NETWORKS, Network, graph_of, unrolled_lstm
 from indb_tensile.errors import MissingError, RequestError
 from indb_tensile.scheduler.graph import Role, Stage, StepGraph
 from indb_tensile.scheduler.memory.peak import liveness_peak, vanilla_peak

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from indb_tensile.bench.commands.pairs import prepare, section_metrics
-from indb_tensile.bench.harness.debian_dependencies import Package, parse_dependencies
-from indb_tensile.bench.harness.sample_tables import make_table
+from indb_tensile.bench.harness.tables.debian_dependencies import Package, parse_dependencies
+from indb_tensile.bench.harness.tables.sample_tables import make_table
 from indb_tensile.learning.decoding.jsonrows import column_of
 from indb_tensile.learning.encoding.pair_encoding import popularity_metrics
 from indb_tensile.learning.storage.columns import ColumnKind

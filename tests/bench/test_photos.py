@@ -3,7 +3,7 @@
 import pytest
 
 from indb_tensile.bench.commands.photos import METHODS, measure
-from indb_tensile.bench.harness.photo_table import photo_table
+from indb_tensile.bench.harness.tables.photo_table import photo_table
 
 
 @pytest.mark.nightly

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from indb_tensile.bench.commands.placement import Instance, _interval, _read, deep, measure
-from indb_tensile.bench.harness.ortools_placement import solver
+from indb_tensile.bench.harness.planning.ortools_placement import solver
 from indb_tensile.errors import MissingError
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from indb_tensile.bench.commands import batch, multi, policies, speed
-from indb_tensile.bench.harness import networks
-from indb_tensile.bench.harness.networks import Network
+from indb_tensile.bench.harness.networks import known_networks as networks
+from indb_tensile.bench.harness.networks.known_networks import Network
 from indb_tensile.errors import RequestError
 
 FEW = ("--policies", "liveness", "vanilla", "--budgets", "2", "--refine", "0")

@@ -3,10 +3,10 @@
 import pytest
 
 from indb_tensile.bench.commands.pretrained import measure, measure_part, subject_of
-from indb_tensile.bench.harness.debian_descriptions import section_table
-from indb_tensile.bench.harness.few_labels import fine_tune, tfidf, untrained
-from indb_tensile.bench.harness.text_pretraining import pretrain
-from indb_tensile.bench.harness.tiny_networks import tiny_network
+from indb_tensile.bench.harness.networks.tiny_networks import tiny_network
+from indb_tensile.bench.harness.tables.debian_descriptions import section_table
+from indb_tensile.bench.harness.trainings.few_labels import fine_tune, tfidf, untrained
+from indb_tensile.bench.harness.trainings.text_pretraining import pretrain
 
 WORDS = tuple(f"word{number}" for number in range(60))
 

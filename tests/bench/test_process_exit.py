@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from indb_tensile.bench.harness.process_exit import UNREAD, run
+from indb_tensile.bench.harness.processes.process_exit import UNREAD, run
 from indb_tensile.error_report import INTERRUPTED
 from indb_tensile.errors import RequestError
 
 ENDLESS_ROWS = """
 import sys
-from indb_tensile.bench.harness.process_exit import run
+from indb_tensile.bench.harness.processes.process_exit import run
 
 def main():
     sys.stdin.read()
@@ -27,7 +27,7 @@ run(main)
 
 WITH_CLEANUP = """
 import time
-from indb_tensile.bench.harness.process_exit import run
+from indb_tensile.bench.harness.processes.process_exit import run
 
 def main():
     try:

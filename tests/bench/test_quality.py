@@ -18,8 +18,8 @@ from indb_tensile.bench.commands.quality import (
     published_lines,
     verdict_lines,
 )
-from indb_tensile.bench.harness.published_times import PublishedTime, published_row
-from indb_tensile.bench.harness.sample_tables import sample
+from indb_tensile.bench.harness.tables.sample_tables import sample
+from indb_tensile.bench.harness.trainings.published_times import PublishedTime, published_row
 from indb_tensile.errors import RequestError
 
 ONE = QualityScore(

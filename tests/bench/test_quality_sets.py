@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from indb_tensile.bench.harness.development_sets import DEVELOPMENT_SETS
-from indb_tensile.bench.harness.quality_sets import LARGE_ROWS, QUALITY_SETS, SMALL_SETS, load, missing_package
+from indb_tensile.bench.harness.tables.development_sets import DEVELOPMENT_SETS
+from indb_tensile.bench.harness.tables.quality_sets import LARGE_ROWS, QUALITY_SETS, SMALL_SETS, load, missing_package
 from indb_tensile.errors import MissingError
 from indb_tensile.job import Task
 from indb_tensile.learning.storage.columns import ColumnKind

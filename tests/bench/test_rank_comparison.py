@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from indb_tensile.bench.commands.rank_comparison import RankOptions, faults, measure, methods
-from indb_tensile.bench.harness.sent_bytes import sent_bytes
+from indb_tensile.bench.harness.comparisons.sent_bytes import sent_bytes
 from tests.bench.subjects import Tiny
 
 TWO_RANKS = ["DDP", "DDP, ZeRO", "exact", "fast", "exact, divided", "exact, 70%", "fast, 70%"]

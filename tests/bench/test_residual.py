@@ -2,7 +2,7 @@
 
 import pytest
 
-from indb_tensile.bench.harness.residual import residual
+from indb_tensile.bench.harness.networks.residual import residual
 from indb_tensile.scheduler.graph import Role, Stage
 from indb_tensile.scheduler.memory.peak import liveness_peak, vanilla_peak
 

@@ -1,6 +1,6 @@
 """The verdicts and tables that are made from rows."""
 
-from indb_tensile.bench.harness.result_tables import markdown, verdict
+from indb_tensile.bench.harness.results.result_tables import markdown, verdict
 from tests.bench.points import point
 
 CASE = ("model", "link_gb_s")

@@ -2,8 +2,8 @@
 
 import pytest
 
-from indb_tensile.bench.harness.residual import residual
-from indb_tensile.bench.harness.rows import (
+from indb_tensile.bench.harness.networks.residual import residual
+from indb_tensile.bench.harness.results.rows import (
     PlanningCase,
     PolicyTrial,
     best_eor,

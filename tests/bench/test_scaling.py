@@ -7,7 +7,7 @@ import pytest
 
 from indb_tensile.bench.commands import scaling
 from indb_tensile.bench.commands.scaling import estimate
-from indb_tensile.bench.harness.rank_scaling import GpuCluster, RankStep, ReadyGradient
+from indb_tensile.bench.harness.comparisons.rank_scaling import GpuCluster, RankStep, ReadyGradient
 from indb_tensile.errors import RequestError
 from indb_tensile.scheduler.graph import Operator, Role, Stage, StepGraph, Tensor, TensorId
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from indb_tensile.bench.harness.networks import NETWORKS, random_example
-from indb_tensile.bench.harness.segments import segmented
+from indb_tensile.bench.harness.comparisons.segments import segmented
+from indb_tensile.bench.harness.networks.known_networks import NETWORKS, random_example
 from tests.bench.libraries import skip_without_library
 
 # One network of each form: a chain, dense blocks, steps, an encoder of transformers. For the other networks, the

@@ -4,10 +4,10 @@ import psycopg
 import pytest
 
 from indb_tensile.bench.commands.share import KNOWN
-from indb_tensile.bench.harness.share_methods import RIVALS, available
-from indb_tensile.bench.harness.share_mixes import Mix, MixBars, MixBudget, MixJob, MixTraining
-from indb_tensile.bench.harness.share_runs import run_mix
-from indb_tensile.bench.harness.share_site import share_site
+from indb_tensile.bench.harness.share.share_methods import RIVALS, available
+from indb_tensile.bench.harness.share.share_mixes import Mix, MixBars, MixBudget, MixJob, MixTraining
+from indb_tensile.bench.harness.share.share_runs import run_mix
+from indb_tensile.bench.harness.share.share_site import share_site
 from indb_tensile.cluster import Cluster
 
 NETWORK = '{"type": "mlp", "hidden": [512, 512], "dropout": 0.1}'

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile.bench.commands.share import estimate, print_bars
-from indb_tensile.bench.harness.share_bars import ShareBar, judge_mix, judged_method
-from indb_tensile.bench.harness.share_jobs import IterationTimes, job_rows
-from indb_tensile.bench.harness.share_measures import (
+from indb_tensile.bench.harness.share.share_bars import ShareBar, judge_mix, judged_method
+from indb_tensile.bench.harness.share.share_jobs import IterationTimes, job_rows
+from indb_tensile.bench.harness.share.share_measures import (
     JobTimes,
     RunMeasures,
     SetShare,
@@ -19,8 +19,8 @@ from indb_tensile.bench.harness.share_measures import (
     sets_error,
     share_row,
 )
-from indb_tensile.bench.harness.share_methods import METHODS, available
-from indb_tensile.bench.harness.share_mixes import (
+from indb_tensile.bench.harness.share.share_methods import METHODS, available
+from indb_tensile.bench.harness.share.share_mixes import (
     MIXES,
     AnttBar,
     Mix,
@@ -30,8 +30,8 @@ from indb_tensile.bench.harness.share_mixes import (
     MixTraining,
     find_mix,
 )
-from indb_tensile.bench.harness.share_runs import differing
-from indb_tensile.bench.harness.share_site import MOST_OWNERS, TABLES
+from indb_tensile.bench.harness.share.share_runs import differing
+from indb_tensile.bench.harness.share.share_site import MOST_OWNERS, TABLES
 from indb_tensile.config import MIB, Settings
 from indb_tensile.errors import MissingError
 from indb_tensile.request.network_rules import check_architecture, read_architecture

@@ -3,7 +3,7 @@
 import pytest
 
 from indb_tensile.bench.commands.soak import is_clean, soak
-from indb_tensile.bench.harness.soak_rounds import is_clean_of_rounds, soak_rounds
+from indb_tensile.bench.harness.soak.soak_rounds import is_clean_of_rounds, soak_rounds
 
 
 @pytest.mark.nightly

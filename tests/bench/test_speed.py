@@ -6,8 +6,8 @@ from argparse import Namespace
 import pytest
 
 from indb_tensile.bench.commands.speed import _budgets, main
-from indb_tensile.bench.harness.residual import residual
-from indb_tensile.bench.harness.rows import make_case
+from indb_tensile.bench.harness.networks.residual import residual
+from indb_tensile.bench.harness.results.rows import make_case
 from indb_tensile.errors import MissingError
 from indb_tensile.scheduler.timing.machines import REFERENCE
 

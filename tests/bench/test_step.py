@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from indb_tensile.bench.commands.step import StepFinding, StepOptions, measure, verdict
-from indb_tensile.bench.harness.cases import BenchmarkCase
-from indb_tensile.bench.harness.turns import TurnLimits
+from indb_tensile.bench.harness.comparisons.turns import TurnLimits
+from indb_tensile.bench.harness.execution.cases import BenchmarkCase
 from tests.bench.libraries import skip_without_library
 from tests.bench.subjects import Tiny
 

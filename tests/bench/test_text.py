@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from indb_tensile.bench.commands.text import METHODS, compare_buckets, drawn, measure, shuffled_words, tokenise
-from indb_tensile.bench.harness.debian_dependencies import parse_dependencies
-from indb_tensile.bench.harness.debian_descriptions import parse_packages, section_table
-from indb_tensile.bench.harness.stored_texts import stored_section_table
+from indb_tensile.bench.harness.tables.debian_dependencies import parse_dependencies
+from indb_tensile.bench.harness.tables.debian_descriptions import parse_packages, section_table
+from indb_tensile.bench.harness.tables.stored_texts import stored_section_table
 
 PACKAGES = """\
 Package: zsh

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from indb_tensile.bench.commands.trace import TraceCase, main, measure, runnable_row, summary
-from indb_tensile.bench.harness import trace_outcome
-from indb_tensile.bench.harness.trace_device import JobsOnDevice, TraceDevice
-from indb_tensile.bench.harness.trace_networks import JobKind, job_kinds, perceptron
-from indb_tensile.bench.harness.trace_outcome import Bar, Outcome, bars, figures, jain, share_errors
-from indb_tensile.bench.harness.trace_rival_run import run_rival
-from indb_tensile.bench.harness.trace_rivals import (
+from indb_tensile.bench.harness.virtual_time import trace_outcome
+from indb_tensile.bench.harness.virtual_time.trace_device import JobsOnDevice, TraceDevice
+from indb_tensile.bench.harness.virtual_time.trace_networks import JobKind, job_kinds, perceptron
+from indb_tensile.bench.harness.virtual_time.trace_outcome import Bar, Outcome, bars, figures, jain, share_errors
+from indb_tensile.bench.harness.virtual_time.trace_rival_run import run_rival
+from indb_tensile.bench.harness.virtual_time.trace_rivals import (
     FirstInFirstOut,
     LeastAttained,
     Packing,
@@ -24,8 +24,14 @@ from indb_tensile.bench.harness.trace_rivals import (
     ShortestRemaining,
     rivals,
 )
-from indb_tensile.bench.harness.trace_scheduler_run import run_admission
-from indb_tensile.bench.harness.trace_workload import PERCENTILES, TraceJob, TraceOptions, draw_jobs, run_time_s
+from indb_tensile.bench.harness.virtual_time.trace_scheduler_run import run_admission
+from indb_tensile.bench.harness.virtual_time.trace_workload import (
+    PERCENTILES,
+    TraceJob,
+    TraceOptions,
+    draw_jobs,
+    run_time_s,
+)
 from indb_tensile.errors import RequestError
 from indb_tensile.scheduler.admission.overheads import KindOverheads, Overheads
 from indb_tensile.scheduler.admission.pool import Pool, Sharing

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from indb_tensile.bench.harness.trial import require_memory, same_bits
+from indb_tensile.bench.harness.execution.trial import require_memory, same_bits
 from indb_tensile.device.hardware import Memory
 from indb_tensile.errors import RequestError
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from indb_tensile.bench.harness.device_rig import RunTarget, set_up
-from indb_tensile.bench.harness.networks import NETWORKS
-from indb_tensile.bench.harness.turnover import network_turnover, scaled, simulated_turnover, turnover
+from indb_tensile.bench.harness.execution.device_rig import RunTarget, set_up
+from indb_tensile.bench.harness.execution.turnover import network_turnover, scaled, simulated_turnover, turnover
+from indb_tensile.bench.harness.networks.known_networks import NETWORKS
 from indb_tensile.scheduler.graph import Role
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.timing.machines import REFERENCE, latencies

@@ -1,7 +1,7 @@
 """Contenders take turns, and their times are compared within rounds and duels."""
 
-from indb_tensile.bench.harness.rivals import LocalContender
-from indb_tensile.bench.harness.turns import Entry, TurnLimits, duel, take_turns
+from indb_tensile.bench.harness.comparisons.rivals import LocalContender
+from indb_tensile.bench.harness.comparisons.turns import Entry, TurnLimits, duel, take_turns
 
 PACE = TurnLimits(rounds=2, duels=3, turn_s=0.0)
 

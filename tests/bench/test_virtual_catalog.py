@@ -4,7 +4,7 @@ from contextlib import closing
 
 import pytest
 
-from indb_tensile.bench.harness.virtual_catalog import VirtualClock, VirtualSession, use_virtual_time
+from indb_tensile.bench.harness.virtual_time.virtual_catalog import VirtualClock, VirtualSession, use_virtual_time
 from tests.conftest import Database
 
 pytestmark = pytest.mark.postgres

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile.bench.commands.bound import main
-from indb_tensile.bench.harness.whole_tensors import program_bound
+from indb_tensile.bench.harness.planning.whole_tensors import program_bound
 from indb_tensile.job import JobId
 from indb_tensile.scheduler.graph import Role
 from indb_tensile.scheduler.judges.peak_bound import bound_bytes, covers

@@ -10,7 +10,7 @@ import pytest
 
 COMMAND = """
 import sys
-from indb_tensile.bench.harness.process_exit import exit_on_sigterm
+from indb_tensile.bench.harness.processes.process_exit import exit_on_sigterm
 from indb_tensile.cli.bench import finish
 
 exit_on_sigterm()
@@ -18,7 +18,7 @@ sys.exit(finish([sys.executable, "-c", sys.argv[1]]))
 """
 BENCHMARK = """
 import time
-from indb_tensile.bench.harness.process_exit import run
+from indb_tensile.bench.harness.processes.process_exit import run
 
 def main():
     try:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from indb_tensile.bench.harness import networks
-from indb_tensile.bench.harness.networks import Network
+from indb_tensile.bench.harness.networks import known_networks as networks
+from indb_tensile.bench.harness.networks.known_networks import Network
 from indb_tensile.scheduler.document import read_document
 from tests.cli.conftest import Tensile
 from tests.cli.graphs import write_graph

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from indb_tensile.bench.harness.chaos_forwarder import Forwarder
+from indb_tensile.bench.harness.chaos.chaos_forwarder import Forwarder
 from tests.e2e.conftest import MIB, Service
 from tests.e2e.network_namespaces import OtherNamespace, other_namespace, why_impossible
 from tests.e2e.test_several_devices import alone, check_clean, end, ranks, train, wait_until_all_train

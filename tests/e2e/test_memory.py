@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from indb_tensile.bench.harness.chaos_processes import all_processes
-from indb_tensile.bench.harness.limited_memory import limited_memory
+from indb_tensile.bench.harness.processes.limited_memory import limited_memory
+from indb_tensile.bench.harness.processes.process_table import all_processes
 from tests.e2e.conftest import MIB, Service
 
 pytestmark = pytest.mark.postgres

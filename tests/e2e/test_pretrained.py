@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from indb_tensile.bench.harness.tiny_networks import tiny_network, write_directory
+from indb_tensile.bench.harness.networks.tiny_networks import tiny_network, write_directory
 from tests.cli.conftest import Tensile
 from tests.e2e.conftest import Service
 from tests.e2e.test_texts import TABLE

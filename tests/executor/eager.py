@@ -8,7 +8,7 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.overrides import TorchFunctionMode
 
-from indb_tensile.bench.harness.plain_lion import PlainLion
+from indb_tensile.bench.harness.exactness.plain_lion import PlainLion
 from indb_tensile.executor.capture.optimizer import AVERAGE, OptimizerSettings, state_name
 from tests.executor.models import Job
 

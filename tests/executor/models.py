@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from indb_tensile.bench.harness import convolutional
+from indb_tensile.bench.harness.exactness import convolutional
 from indb_tensile.executor.capture.optimizer import OptimizerSettings
 from indb_tensile.executor.capture.passes import WHOLE, Passes
 from indb_tensile.executor.capture.step_capture import CapturedStep, capture_evaluation, capture_training

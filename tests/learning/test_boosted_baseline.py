@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from indb_tensile.bench.harness.sample_tables import make_table
+from indb_tensile.bench.harness.tables.sample_tables import make_table
 from indb_tensile.job import JobSpec, Relation, Task
 from indb_tensile.learning.evaluation.model_metrics import evaluate
 from indb_tensile.learning.networks.estimators import Estimator

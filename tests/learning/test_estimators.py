@@ -10,7 +10,7 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.linear_model import Ridge
 
-from indb_tensile.bench.harness.sample_tables import make_table
+from indb_tensile.bench.harness.tables.sample_tables import make_table
 from indb_tensile.errors import DatabaseError, DataError
 from indb_tensile.job import JobSpec, Relation, Task
 from indb_tensile.learning.models.artifacts import ModelBundle, ModelPredictor

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from torch import nn
 
-from indb_tensile.bench.harness.embedded_networks import encoded_texts, narrow_texts, text_builders
-from indb_tensile.bench.harness.text_epochs import text_epochs
+from indb_tensile.bench.harness.exactness.embedded_networks import encoded_texts, narrow_texts, text_builders
+from indb_tensile.bench.harness.trainings.text_epochs import text_epochs
 from indb_tensile.learning.batches import shuffling
 from indb_tensile.learning.batches.batch_order import batches
 from indb_tensile.learning.encoding.narrow_rows import MOST_TOKENS, NarrowForm, token_numbers, widened

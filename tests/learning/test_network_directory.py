@@ -10,7 +10,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from indb_tensile.bench.harness.tiny_networks import tiny_network, write_directory
+from indb_tensile.bench.harness.networks.tiny_networks import tiny_network, write_directory
 from indb_tensile.errors import RequestError
 from indb_tensile.learning.models.artifacts import pack
 from indb_tensile.learning.networks.network_directory import NetworkDirectory

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from indb_tensile.bench.harness.tiny_networks import tiny_network
+from indb_tensile.bench.harness.networks.tiny_networks import tiny_network
 from indb_tensile.errors import DatabaseError, RequestError
 from indb_tensile.executor.capture.optimizer import OptimizerSettings
 from indb_tensile.executor.capture.step_capture import CapturedStep, capture_training

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn import metrics
 
-from indb_tensile.bench.harness.sample_tables import make_table
+from indb_tensile.bench.harness.tables.sample_tables import make_table
 from indb_tensile.errors import DataError, RequestError
 from indb_tensile.job import JobSpec, Relation, Task
 from indb_tensile.learning.decoding.jsonrows import column_of

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from indb_tensile.bench.harness.sample_tables import make_table
+from indb_tensile.bench.harness.tables.sample_tables import make_table
 from indb_tensile.errors import RequestError
 from indb_tensile.job import JobSpec, Relation, Task
 from indb_tensile.learning.models.artifacts import ModelBundle, ModelPredictor

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from indb_tensile.bench.harness.timm_networks import missing_package
+from indb_tensile.bench.harness.exactness.timm_networks import missing_package
 from indb_tensile.errors import RequestError, UnsupportedError
 from indb_tensile.learning.models.artifacts import ModelPredictor
 from indb_tensile.learning.networks.architectures import build

@@ -9,8 +9,8 @@ from types import FrameType
 from typing import Any
 
 import indb_tensile.scheduler
-from indb_tensile.bench.harness.graph_builder import GraphBuilder
-from indb_tensile.bench.harness.residual import residual
+from indb_tensile.bench.harness.networks.graph_builder import GraphBuilder
+from indb_tensile.bench.harness.networks.residual import residual
 from indb_tensile.scheduler.graph import OpIndex, Role, Stage, StepGraph
 from indb_tensile.scheduler.memory.peak import gaps
 from indb_tensile.scheduler.plan import Execution, Plan, Swap

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from indb_tensile.bench.harness.residual import residual
+from indb_tensile.bench.harness.networks.residual import residual
 from indb_tensile.scheduler.graph import Operator, Role, Stage, StepGraph, Tensor, TensorId
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.peak import floor, gaps, liveness_peak

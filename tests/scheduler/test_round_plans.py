@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from indb_tensile.bench.harness.residual import residual
+from indb_tensile.bench.harness.networks.residual import residual
 from indb_tensile.errors import InvariantError
 from indb_tensile.job import JobId
 from indb_tensile.scheduler.judges.gate_check import JobLoads, faults

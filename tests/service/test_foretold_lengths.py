@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from indb_tensile.bench.harness.tiny_networks import tiny_network
+from indb_tensile.bench.harness.networks.tiny_networks import tiny_network
 from indb_tensile.learning.encoding.feature_options import FeatureOptions
 from indb_tensile.learning.storage.columns import ColumnKind
 from tests.learning.test_length_buckets import TOKENS, WORDS, prepared

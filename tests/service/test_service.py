@@ -13,7 +13,7 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
-from indb_tensile.bench.harness import prediction_calls as bench
+from indb_tensile.bench.harness.processes import prediction_calls as bench
 from indb_tensile.catalog.connection import connect
 from indb_tensile.cluster import Cluster
 from indb_tensile.errors import MissingError

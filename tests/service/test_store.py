@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from indb_tensile.bench.harness.chaos_forwarder import Forwarder
+from indb_tensile.bench.harness.chaos.chaos_forwarder import Forwarder
 from indb_tensile.errors import MissingError, UnavailableError
 from indb_tensile.job import ModelVersionId
 from tests.conftest import Database

@@ -18,11 +18,11 @@ import torch
 from rich.console import Console
 from threadpoolctl import threadpool_limits
 
-from indb_tensile.bench.harness.argument_types import whole
-from indb_tensile.bench.harness.process_exit import run
-from indb_tensile.bench.harness.rare_classes import RARE_SETS, RareSet, rare_table
-from indb_tensile.bench.harness.result_tables import print_table
-from indb_tensile.bench.harness.table_trainings import Stopwatch, outputs_of, train
+from indb_tensile.bench.harness.processes.argument_types import whole
+from indb_tensile.bench.harness.processes.process_exit import run
+from indb_tensile.bench.harness.results.result_tables import print_table
+from indb_tensile.bench.harness.tables.rare_classes import RARE_SETS, RareSet, rare_table
+from indb_tensile.bench.harness.trainings.table_trainings import Stopwatch, outputs_of, train
 from indb_tensile.job import JobSpec, Relation, Task
 from indb_tensile.learning.encoding.anomaly_scale import label_metrics
 from indb_tensile.learning.storage.columns import TableData

@@ -19,8 +19,8 @@ from indb_tensile.bench.commands.policies import (
     sweep_case,
     sweep_of,
 )
-from indb_tensile.bench.harness.networks import find
-from indb_tensile.bench.harness.process_exit import run
+from indb_tensile.bench.harness.networks.known_networks import find
+from indb_tensile.bench.harness.processes.process_exit import run
 from indb_tensile.errors import RequestError
 from indb_tensile.scheduler.timing.machines import REFERENCE
 

@@ -8,10 +8,10 @@ plan within the overhead is taken. Beside it stands the lower bound of the peak 
 (scheduler/judges/peak_bound.py). Both are also given as savings of the liveness peak (MSR); `points` is their
 distance in percentage points. Better plans could gain at most this distance. Part of it may be only because the bound
 is not tight. `--documents` adds graphs that `tensile capture` or the catalog wrote, and `--levels` U-Nets of so many
-levels. With `--program`, a mixed-integer program in which large tensors move whole (bench/harness/whole_tensors.py)
-is solved for so many seconds: `program_bytes` is what it proves, a second bound that shares only the order of
-operators with the first. The exit code is 1 if a plan breaks a rule, is below a bound, or if a distance is above
-`--most` points.
+levels. With `--program`, a mixed-integer program in which large tensors move whole
+(bench/harness/planning/whole_tensors.py) is solved for so many seconds: `program_bytes` is what it proves, a second
+bound that shares only the order of operators with the first. The exit code is 1 if a plan breaks a rule, is below a
+bound, or if a distance is above `--most` points.
 """
 
 import argparse
@@ -21,12 +21,12 @@ from collections.abc import Callable, Iterator, Sequence
 from math import inf, nan
 from pathlib import Path
 
-from indb_tensile.bench.harness import rows as shared
-from indb_tensile.bench.harness.argument_types import whole
-from indb_tensile.bench.harness.networks import NETWORKS, find, graph_of, small_unet
-from indb_tensile.bench.harness.process_exit import run
-from indb_tensile.bench.harness.rows import PlanningCase, Row
-from indb_tensile.bench.harness.whole_tensors import program_bound
+from indb_tensile.bench.harness.networks.known_networks import NETWORKS, find, graph_of, small_unet
+from indb_tensile.bench.harness.planning.whole_tensors import program_bound
+from indb_tensile.bench.harness.processes.argument_types import whole
+from indb_tensile.bench.harness.processes.process_exit import run
+from indb_tensile.bench.harness.results import rows as shared
+from indb_tensile.bench.harness.results.rows import PlanningCase, Row
 from indb_tensile.errors import MissingError
 from indb_tensile.scheduler.document import read_document
 from indb_tensile.scheduler.graph import StepGraph

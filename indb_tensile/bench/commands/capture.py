@@ -2,8 +2,8 @@
 
     python -m indb_tensile.bench capture [--cells 2 8 24] [--rounds 3] [--json]
 
-The networks consist of NASNet-A cells (bench/harness/convolutional.py) of some 200 operators each. 24 cells have
-5,000 operators. In each round a network is first traced alone and then captured. The figures are medians of the
+The networks consist of NASNet-A cells (bench/harness/exactness/convolutional.py) of some 200 operators each. 24 cells
+have 5,000 operators. In each round a network is first traced alone and then captured. The figures are medians of the
 rounds, in seconds of processor time. The networks are on the meta device, so no tensor memory is allocated.
 """
 
@@ -18,9 +18,9 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from indb_tensile.bench.harness.argument_types import whole
-from indb_tensile.bench.harness.convolutional import Cells
-from indb_tensile.bench.harness.process_exit import run
+from indb_tensile.bench.harness.exactness.convolutional import Cells
+from indb_tensile.bench.harness.processes.argument_types import whole
+from indb_tensile.bench.harness.processes.process_exit import run
 from indb_tensile.executor.capture.optimizer import OptimizerSettings
 from indb_tensile.executor.capture.step_capture import capture_training
 from indb_tensile.executor.capture.step_trace import trace_alone

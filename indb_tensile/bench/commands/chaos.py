@@ -37,17 +37,17 @@ from typing import Any, TextIO, TypeVar
 import psycopg
 
 from indb_tensile import config
-from indb_tensile.bench.harness.argument_types import whole
-from indb_tensile.bench.harness.chaos_client import Client
-from indb_tensile.bench.harness.chaos_events import ChaosEvent, ChaosEventKind, draw_events, parse_kinds
-from indb_tensile.bench.harness.chaos_faults import Faults
-from indb_tensile.bench.harness.chaos_jobs import OWNERS, TRAININGS, Jobs
-from indb_tensile.bench.harness.chaos_progress import ChaosProgress
-from indb_tensile.bench.harness.chaos_rig import ChaosRig, ChaosRigOptions, poll_until, set_up
-from indb_tensile.bench.harness.chaos_users import Users
-from indb_tensile.bench.harness.chaos_verdict import is_clean, judge
-from indb_tensile.bench.harness.chaos_watch import MemoryWatch, descriptors, device_bytes, shared_memory_files
-from indb_tensile.bench.harness.process_exit import run
+from indb_tensile.bench.harness.chaos.chaos_client import Client
+from indb_tensile.bench.harness.chaos.chaos_events import ChaosEvent, ChaosEventKind, draw_events, parse_kinds
+from indb_tensile.bench.harness.chaos.chaos_faults import Faults
+from indb_tensile.bench.harness.chaos.chaos_jobs import OWNERS, TRAININGS, Jobs
+from indb_tensile.bench.harness.chaos.chaos_progress import ChaosProgress
+from indb_tensile.bench.harness.chaos.chaos_rig import ChaosRig, ChaosRigOptions, poll_until, set_up
+from indb_tensile.bench.harness.chaos.chaos_users import Users
+from indb_tensile.bench.harness.chaos.chaos_verdict import is_clean, judge
+from indb_tensile.bench.harness.chaos.chaos_watch import MemoryWatch, descriptors, device_bytes, shared_memory_files
+from indb_tensile.bench.harness.processes.argument_types import whole
+from indb_tensile.bench.harness.processes.process_exit import run
 from indb_tensile.error_report import print_error
 from indb_tensile.errors import DatabaseError, RequestError, TensileError, UnavailableError
 

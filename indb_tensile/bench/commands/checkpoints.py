@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from indb_tensile.bench.harness.bench_database import temporary_database
-from indb_tensile.bench.harness.process_exit import run
+from indb_tensile.bench.harness.processes.bench_database import temporary_database
+from indb_tensile.bench.harness.processes.process_exit import run
 from indb_tensile.catalog import jobs, stored_checkpoints
 from indb_tensile.catalog.checkpoint_files import CheckpointFiles
 from indb_tensile.catalog.connection import Connection, connect

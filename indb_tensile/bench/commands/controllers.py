@@ -32,13 +32,13 @@ from dataclasses import replace
 from statistics import median
 
 from indb_tensile.bench.commands.trace import DEVICES, TraceCase
-from indb_tensile.bench.harness.argument_types import number, whole
-from indb_tensile.bench.harness.bench_database import temporary_database
-from indb_tensile.bench.harness.catalog_run import CatalogOutcome, DevicesJob, run_on_catalog
-from indb_tensile.bench.harness.controllers_workload import arriving, at_once
-from indb_tensile.bench.harness.process_exit import run
-from indb_tensile.bench.harness.rows import Row
-from indb_tensile.bench.harness.trace_workload import TraceOptions
+from indb_tensile.bench.harness.processes.argument_types import number, whole
+from indb_tensile.bench.harness.processes.bench_database import temporary_database
+from indb_tensile.bench.harness.processes.process_exit import run
+from indb_tensile.bench.harness.results.rows import Row
+from indb_tensile.bench.harness.virtual_time.catalog_run import CatalogOutcome, DevicesJob, run_on_catalog
+from indb_tensile.bench.harness.virtual_time.controllers_workload import arriving, at_once
+from indb_tensile.bench.harness.virtual_time.trace_workload import TraceOptions
 from indb_tensile.scheduler.admission.pool import Sharing
 
 RATIO_BAR = 1.1

@@ -34,12 +34,12 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from indb_tensile import config
-from indb_tensile.bench.harness.argument_types import whole
-from indb_tensile.bench.harness.bench_database import temporary_database
-from indb_tensile.bench.harness.chaos_processes import pids_with_environment
-from indb_tensile.bench.harness.controller_process import start_controller
-from indb_tensile.bench.harness.process_exit import run
-from indb_tensile.bench.harness.rows import stamped
+from indb_tensile.bench.harness.processes.argument_types import whole
+from indb_tensile.bench.harness.processes.bench_database import temporary_database
+from indb_tensile.bench.harness.processes.controller_process import start_controller
+from indb_tensile.bench.harness.processes.process_exit import run
+from indb_tensile.bench.harness.processes.process_table import pids_with_environment
+from indb_tensile.bench.harness.results.rows import stamped
 from indb_tensile.catalog.connection import Connection, connect
 from indb_tensile.catalog.queries import parse
 from indb_tensile.config import GIB, MIB
@@ -117,7 +117,7 @@ def _train(controller: "_Controller", model: str, hyperparams: Row) -> Row:
 
 
 def _plain(site: "_Site", hyperparams: Row) -> Row:
-    command = [sys.executable, "-m", "indb_tensile.bench.harness.plain_training"]
+    command = [sys.executable, "-m", "indb_tensile.bench.harness.trainings.plain_training"]
     command += [
         site.dsn,
         "public.mixed",

@@ -23,12 +23,12 @@ from rich.console import Console
 from sklearn.linear_model import LogisticRegression, Ridge
 from threadpoolctl import threadpool_limits
 
-from indb_tensile.bench.harness.argument_types import whole
-from indb_tensile.bench.harness.boosted_tables import boosting, rows_to_learn_and_test
-from indb_tensile.bench.harness.process_exit import run
-from indb_tensile.bench.harness.result_tables import print_table
-from indb_tensile.bench.harness.sample_tables import NAMES, SampleTable, from_csv, sample
-from indb_tensile.bench.harness.table_trainings import Stopwatch, metrics_of_test, specify, train
+from indb_tensile.bench.harness.processes.argument_types import whole
+from indb_tensile.bench.harness.processes.process_exit import run
+from indb_tensile.bench.harness.results.result_tables import print_table
+from indb_tensile.bench.harness.tables.sample_tables import NAMES, SampleTable, from_csv, sample
+from indb_tensile.bench.harness.trainings.boosted_tables import boosting, rows_to_learn_and_test
+from indb_tensile.bench.harness.trainings.table_trainings import Stopwatch, metrics_of_test, specify, train
 from indb_tensile.job import Task
 from indb_tensile.learning.evaluation.model_metrics import default_metric
 from indb_tensile.learning.storage.splits import Split

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psycopg
 
-from indb_tensile.bench.harness.process_exit import run
+from indb_tensile.bench.harness.processes.process_exit import run
 from indb_tensile.catalog.connection import connect
 from indb_tensile.catalog.queries import parse
 

@@ -16,11 +16,11 @@ The whole matrix takes a minute or two for each network.
 
 `turnover` is the bytes that the link for which plans are made can move during an iteration without a plan, divided by
 the liveness peak. `simulated_turnover` is that of the same step on the machine, with the latencies of a roofline
-model (bench/harness/turnover.py).
+model (bench/harness/execution/turnover.py).
 
-With `--kinds` the benchmark runs small networks of many kinds instead (bench/harness/network_kinds.py), with all
-losses and optimizers, in micro-batches, in half precision and with averages of weights. `--kinds --policies tensile+
---seeds 1` takes three minutes.
+With `--kinds` the benchmark runs small networks of many kinds instead (bench/harness/exactness/network_kinds.py),
+with all losses and optimizers, in micro-batches, in half precision and with averages of weights. `--kinds --policies
+tensile+ --seeds 1` takes three minutes.
 """
 
 import argparse
@@ -33,17 +33,17 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from indb_tensile.bench.harness import rows
-from indb_tensile.bench.harness.argument_types import portion, whole
-from indb_tensile.bench.harness.benchmark_processes import preload, run_each_alone
-from indb_tensile.bench.harness.cases import BenchmarkCase
-from indb_tensile.bench.harness.device_rig import DeviceRig, RunTarget, add_target, set_up, target
-from indb_tensile.bench.harness.networks import NETWORKS
-from indb_tensile.bench.harness.plain_steps import train_plainly
-from indb_tensile.bench.harness.process_exit import run
-from indb_tensile.bench.harness.rivals import EAGER, SEED, Values
-from indb_tensile.bench.harness.trial import StepTrial, TrainingSubject, same_bits, workload
-from indb_tensile.bench.harness.turnover import simulated_turnover, turnover
+from indb_tensile.bench.harness.comparisons.rivals import EAGER, SEED, Values
+from indb_tensile.bench.harness.exactness.plain_steps import train_plainly
+from indb_tensile.bench.harness.execution.benchmark_processes import preload, run_each_alone
+from indb_tensile.bench.harness.execution.cases import BenchmarkCase
+from indb_tensile.bench.harness.execution.device_rig import DeviceRig, RunTarget, add_target, set_up, target
+from indb_tensile.bench.harness.execution.trial import StepTrial, TrainingSubject, same_bits, workload
+from indb_tensile.bench.harness.execution.turnover import simulated_turnover, turnover
+from indb_tensile.bench.harness.networks.known_networks import NETWORKS
+from indb_tensile.bench.harness.processes.argument_types import portion, whole
+from indb_tensile.bench.harness.processes.process_exit import run
+from indb_tensile.bench.harness.results import rows
 from indb_tensile.executor.run.placer import Placer
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.peak import LIVENESS, floor, liveness_peak, peak
@@ -52,7 +52,7 @@ from indb_tensile.scheduler.planner import Workload
 from indb_tensile.scheduler.policies import POLICIES
 
 if TYPE_CHECKING:
-    from indb_tensile.bench.harness.network_kinds import NetworkKind
+    from indb_tensile.bench.harness.exactness.network_kinds import NetworkKind
 
 Row = dict[str, Any]
 
@@ -109,7 +109,7 @@ def _kinds(names: Sequence[str]) -> "list[NetworkKind]":
 
     The import needs more packages than known networks do, and a machine with a GPU may lack them.
     """
-    from indb_tensile.bench.harness.network_kinds import KINDS, find_kind
+    from indb_tensile.bench.harness.exactness.network_kinds import KINDS, find_kind
 
     kinds = [find_kind(name) for name in names or KINDS]
     run_each_alone([kind.name for kind in kinds], "--kinds", find_kind)

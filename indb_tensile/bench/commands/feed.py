@@ -3,19 +3,20 @@
     python -m indb_tensile.bench feed [--models resnet50 … [--batch 8] [--side 64]] [--budgets 1 0.6 …]
         [--device emulated] [--machine a6000] [--epochs 2] [--rounds 3] [--json]
 
-The networks are small ones with large batches. With `--models` they are known ones (bench/harness/networks.py). Each
-trains from a shuffled table of random rows, under a plan for each budget, as a share of the liveness peak (1: no
-swaps). Another thread gathers the batches. `at the start`: an iteration uploads its own batch when it begins.
-`ahead`: the previous iteration uploads it, where its plan has room (scheduler/memory/next_batch.py). `lent`: the
-previous iteration uploads it to memory that the job is lent for a batch beside its plan, as a controller lends free
-memory (scheduler/admission/batch_loans.py). The ways take turns; figures are medians over the rounds. `gather_share`
-is the share of the training time that waited for rows, `copy_share` the share in which operators waited for copies:
-of the batch, and under plans that swap of tensors too. `waiting_share` is their sum, `taken_share` the share of the
-batches that were uploaded ahead. `upload_share` is the part of a simulated iteration that the copy of a batch takes.
-`room_share` is the part at its end in which there is room for the next batch; a copy that is longer is waited for.
-`lent_bytes` are beside the plan. `foretold_ms` is the simulated iteration, from the measured latencies of operators.
-`peak_bytes` is the measured peak of the plan, without what is lent, `exact` says whether all ways end with the same
-bits. The exit code is 1 if a bit differs, or on an emulated device if the peak is not the plan's to the byte.
+The networks are small ones with large batches. With `--models` they are known ones
+(bench/harness/networks/known_networks.py). Each trains from a shuffled table of random rows, under a plan for each
+budget, as a share of the liveness peak (1: no swaps). Another thread gathers the batches. `at the start`: an
+iteration uploads its own batch when it begins. `ahead`: the previous iteration uploads it, where its plan has room
+(scheduler/memory/next_batch.py). `lent`: the previous iteration uploads it to memory that the job is lent for a batch
+beside its plan, as a controller lends free memory (scheduler/admission/batch_loans.py). The ways take turns; figures
+are medians over the rounds. `gather_share` is the share of the training time that waited for rows, `copy_share` the
+share in which operators waited for copies: of the batch, and under plans that swap of tensors too. `waiting_share` is
+their sum, `taken_share` the share of the batches that were uploaded ahead. `upload_share` is the part of a simulated
+iteration that the copy of a batch takes. `room_share` is the part at its end in which there is room for the next
+batch; a copy that is longer is waited for. `lent_bytes` are beside the plan. `foretold_ms` is the simulated
+iteration, from the measured latencies of operators. `peak_bytes` is the measured peak of the plan, without what is
+lent, `exact` says whether all ways end with the same bits. The exit code is 1 if a bit differs, or on an emulated
+device if the peak is not the plan's to the byte.
 
 On a GPU, iterations that are recorded as CUDA graphs upload their batches themselves, so the iterations of this
 benchmark are not recorded.
@@ -34,12 +35,12 @@ from typing import Any
 import torch
 
 from indb_tensile.bench.commands.forecast import SmallNetwork
-from indb_tensile.bench.harness.argument_types import portion, whole
-from indb_tensile.bench.harness.benchmark_processes import preload, run_each_alone
-from indb_tensile.bench.harness.cases import BenchmarkCase, add_sizes
-from indb_tensile.bench.harness.device_rig import DeviceRig, add_target, set_up, target
-from indb_tensile.bench.harness.process_exit import run
-from indb_tensile.bench.harness.trial import RATE, TrainingSubject, workload
+from indb_tensile.bench.harness.execution.benchmark_processes import preload, run_each_alone
+from indb_tensile.bench.harness.execution.cases import BenchmarkCase, add_sizes
+from indb_tensile.bench.harness.execution.device_rig import DeviceRig, add_target, set_up, target
+from indb_tensile.bench.harness.execution.trial import RATE, TrainingSubject, workload
+from indb_tensile.bench.harness.processes.argument_types import portion, whole
+from indb_tensile.bench.harness.processes.process_exit import run
 from indb_tensile.executor.run.runner import Runner
 from indb_tensile.executor.run.state import State
 from indb_tensile.learning.batches.batch_prefetch import Batch, BatchPrefetcher

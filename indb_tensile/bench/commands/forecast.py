@@ -3,12 +3,12 @@
     python -m indb_tensile.bench forecast [--models [resnet50 …] [--batch 8] [--side 64]] [--device emulated]
         [--machine a6000] [--rounds 5] [--iterations 5] [--json]
 
-The networks are four small ones. With `--models` they are known ones (bench/harness/networks.py), without names all
-that have a size of their own (bench/harness/cases.py), at a batch and a side at which a step takes tenths of a
-second. Each takes one to three minutes, GPT-2 ten. With `--device cuda` they run on a GPU, at their own sides and
-larger batches. The arena serves the steps. An emulated device stands for the machine, slowed down until its step
-takes as long as here. For each network the benchmark measures operators under the liveness plan, makes plans for
-budgets between the floor and the liveness peak from these latencies, and follows them. Liveness and planned
+The networks are four small ones. With `--models` they are known ones (bench/harness/networks/known_networks.py),
+without names all that have a size of their own (bench/harness/execution/cases.py), at a batch and a side at which a
+step takes tenths of a second. Each takes one to three minutes, GPT-2 ten. With `--device cuda` they run on a GPU, at
+their own sides and larger batches. The arena serves the steps. An emulated device stands for the machine, slowed down
+until its step takes as long as here. For each network the benchmark measures operators under the liveness plan, makes
+plans for budgets between the floor and the liveness peak from these latencies, and follows them. Liveness and planned
 iterations take turns, so that a machine that slows down slows both. Figures are medians. `ratio` is measured over
 predicted time. `simulated_ratio` is the same with the latencies that operators then had under the plan, with which a
 controller continues. It judges the simulator alone, whereas `ratio` also contains operators that a plan makes faster
@@ -33,13 +33,13 @@ import torch
 from torch import nn
 
 from indb_tensile import config
-from indb_tensile.bench.harness import networks
-from indb_tensile.bench.harness.argument_types import whole
-from indb_tensile.bench.harness.benchmark_processes import preload, run_each_alone
-from indb_tensile.bench.harness.cases import SIZES, BenchmarkCase, add_sizes
-from indb_tensile.bench.harness.device_rig import DeviceRig, RunTarget, add_target, set_up, target
-from indb_tensile.bench.harness.process_exit import run
-from indb_tensile.bench.harness.trial import StepTrial, TrainingSubject, calibrated_step, workload
+from indb_tensile.bench.harness.execution.benchmark_processes import preload, run_each_alone
+from indb_tensile.bench.harness.execution.cases import SIZES, BenchmarkCase, add_sizes
+from indb_tensile.bench.harness.execution.device_rig import DeviceRig, RunTarget, add_target, set_up, target
+from indb_tensile.bench.harness.execution.trial import StepTrial, TrainingSubject, calibrated_step, workload
+from indb_tensile.bench.harness.networks import known_networks as networks
+from indb_tensile.bench.harness.processes.argument_types import whole
+from indb_tensile.bench.harness.processes.process_exit import run
 from indb_tensile.executor.run.state import HOST
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.peak import LIVENESS, floor, liveness_peak

@@ -4,14 +4,15 @@
 
 The search is that of a user of scikit-learn: `GridSearchCV(TensileClassifier(…), n_jobs=candidates)` in joblib's
 threading backend, on the digits, with one fold, so each candidate is one training. All methods run the same search;
-the settings of the controller decide what its jobs do (bench/harness/share_methods.py): `turns` runs one job at a
-time with all of the memory, `first_fit` runs unplanned jobs side by side as they fit, and `completion` is the
+the settings of the controller decide what its jobs do (bench/harness/share/share_methods.py): `turns` runs one job at
+a time with all of the memory, `first_fit` runs unplanned jobs side by side as they fit, and `completion` is the
 default. The methods take turns in each round, after a round that is not counted, in which each method learns
 latencies.
 
 A row has the medians of the time of the whole search and of the mean time of a candidate's fit. Then come the bars of
-sharing (bench/harness/share_bars.py): the times over those of the best rival, as medians over the rounds of the ratio
-within a round. The exit code is 1 if the candidates' scores differ between the methods, since plans change no result.
+sharing (bench/harness/share/share_bars.py): the times over those of the best rival, as medians over the rounds of the
+ratio within a round. The exit code is 1 if the candidates' scores differ between the methods, since plans change no
+result.
 """
 
 import argparse
@@ -29,13 +30,13 @@ from typing import Any
 from psycopg import sql
 
 from indb_tensile import config
-from indb_tensile.bench.harness.argument_types import whole
-from indb_tensile.bench.harness.bench_controller import bench_controller
-from indb_tensile.bench.harness.bench_database import temporary_database
-from indb_tensile.bench.harness.process_exit import run
-from indb_tensile.bench.harness.rows import stamped
-from indb_tensile.bench.harness.share_bars import CLOSE
-from indb_tensile.bench.harness.share_methods import COMPLETION, FIRST_FIT, TURNS, ShareMethod, available
+from indb_tensile.bench.harness.processes.argument_types import whole
+from indb_tensile.bench.harness.processes.bench_controller import bench_controller
+from indb_tensile.bench.harness.processes.bench_database import temporary_database
+from indb_tensile.bench.harness.processes.process_exit import run
+from indb_tensile.bench.harness.results.rows import stamped
+from indb_tensile.bench.harness.share.share_bars import CLOSE
+from indb_tensile.bench.harness.share.share_methods import COMPLETION, FIRST_FIT, TURNS, ShareMethod, available
 from indb_tensile.catalog.connection import connect
 from indb_tensile.catalog.queries import parse
 from indb_tensile.config import MIB

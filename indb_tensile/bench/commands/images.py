@@ -35,14 +35,14 @@ from rich.console import Console
 from sklearn.linear_model import LogisticRegression
 from threadpoolctl import threadpool_limits
 
-from indb_tensile.bench.harness.argument_types import whole
-from indb_tensile.bench.harness.boosted_tables import rows_to_learn_and_test
-from indb_tensile.bench.harness.image_training import outputs, train
-from indb_tensile.bench.harness.mnist_digits import digits, read_digits
-from indb_tensile.bench.harness.process_exit import run
-from indb_tensile.bench.harness.result_tables import print_table
-from indb_tensile.bench.harness.sample_tables import SampleTable
-from indb_tensile.bench.harness.table_trainings import Stopwatch, specify
+from indb_tensile.bench.harness.processes.argument_types import whole
+from indb_tensile.bench.harness.processes.process_exit import run
+from indb_tensile.bench.harness.results.result_tables import print_table
+from indb_tensile.bench.harness.tables.mnist_digits import digits, read_digits
+from indb_tensile.bench.harness.tables.sample_tables import SampleTable
+from indb_tensile.bench.harness.trainings.boosted_tables import rows_to_learn_and_test
+from indb_tensile.bench.harness.trainings.image_training import outputs, train
+from indb_tensile.bench.harness.trainings.table_trainings import Stopwatch, specify
 from indb_tensile.errors import DataError
 from indb_tensile.learning.batches.batch_prefetch import BatchPrefetcher
 from indb_tensile.learning.encoding.encoded_parts import Part

@@ -24,22 +24,22 @@ from typing import Any
 import torch
 
 from indb_tensile import config
-from indb_tensile.bench.harness import networks
-from indb_tensile.bench.harness.argument_types import portion, whole
-from indb_tensile.bench.harness.batch_trials import (
+from indb_tensile.bench.harness.comparisons.batch_trials import (
     BatchResult,
     BatchTrials,
     ExecutedBatches,
     InterpolatedBatches,
     open_executor,
 )
-from indb_tensile.bench.harness.benchmark_processes import run_each_alone
-from indb_tensile.bench.harness.cases import BenchmarkCase
-from indb_tensile.bench.harness.device_rig import RunTarget, add_target, target
-from indb_tensile.bench.harness.networks import graph_of
-from indb_tensile.bench.harness.process_exit import run
-from indb_tensile.bench.harness.rows import stamped
-from indb_tensile.bench.harness.trial import require_memory
+from indb_tensile.bench.harness.execution.benchmark_processes import run_each_alone
+from indb_tensile.bench.harness.execution.cases import BenchmarkCase
+from indb_tensile.bench.harness.execution.device_rig import RunTarget, add_target, target
+from indb_tensile.bench.harness.execution.trial import require_memory
+from indb_tensile.bench.harness.networks import known_networks as networks
+from indb_tensile.bench.harness.networks.known_networks import graph_of
+from indb_tensile.bench.harness.processes.argument_types import portion, whole
+from indb_tensile.bench.harness.processes.process_exit import run
+from indb_tensile.bench.harness.results.rows import stamped
 from indb_tensile.errors import RequestError
 from indb_tensile.units import parse_bytes
 

@@ -25,11 +25,11 @@ from functools import cache, partial
 
 from indb_tensile.bench.commands.batch import PAPERS_FIVE
 from indb_tensile.bench.commands.policies import add_beside, add_sweep_options, finish, measure, recorded_rivals
-from indb_tensile.bench.harness import rows as shared
-from indb_tensile.bench.harness.networks import find, graph_of
-from indb_tensile.bench.harness.process_exit import run
-from indb_tensile.bench.harness.result_tables import case_name
-from indb_tensile.bench.harness.rows import PlanningCase, PolicyTrial, Row
+from indb_tensile.bench.harness.networks.known_networks import find, graph_of
+from indb_tensile.bench.harness.processes.process_exit import run
+from indb_tensile.bench.harness.results import rows as shared
+from indb_tensile.bench.harness.results.result_tables import case_name
+from indb_tensile.bench.harness.results.rows import PlanningCase, PolicyTrial, Row
 from indb_tensile.errors import RequestError
 from indb_tensile.scheduler.graph import StepGraph
 from indb_tensile.scheduler.judges import check

@@ -16,9 +16,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from indb_tensile.bench.harness.bench_database import temporary_database
-from indb_tensile.bench.harness.page_browsers import page_processor_s, started_page
-from indb_tensile.bench.harness.process_exit import run
+from indb_tensile.bench.harness.processes.bench_database import temporary_database
+from indb_tensile.bench.harness.processes.page_browsers import page_processor_s, started_page
+from indb_tensile.bench.harness.processes.process_exit import run
 from indb_tensile.catalog.connection import Connection, connect
 from indb_tensile.catalog.queries import parse
 

@@ -29,13 +29,13 @@ from rich.console import Console
 from threadpoolctl import threadpool_limits
 from torch.utils.data import DataLoader, Dataset
 
-from indb_tensile.bench.harness.argument_types import whole
-from indb_tensile.bench.harness.image_training import train
-from indb_tensile.bench.harness.photo_table import photo_table
-from indb_tensile.bench.harness.process_exit import run
-from indb_tensile.bench.harness.result_tables import print_table
-from indb_tensile.bench.harness.sample_tables import SampleTable
-from indb_tensile.bench.harness.table_trainings import specify
+from indb_tensile.bench.harness.processes.argument_types import whole
+from indb_tensile.bench.harness.processes.process_exit import run
+from indb_tensile.bench.harness.results.result_tables import print_table
+from indb_tensile.bench.harness.tables.photo_table import photo_table
+from indb_tensile.bench.harness.tables.sample_tables import SampleTable
+from indb_tensile.bench.harness.trainings.image_training import train
+from indb_tensile.bench.harness.trainings.table_trainings import specify
 from indb_tensile.learning.batches.batch_prefetch import BatchPrefetcher
 from indb_tensile.learning.encoding.pending_images import DECODING_THREADS
 from indb_tensile.learning.training.preparation import assemble

@@ -24,10 +24,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from indb_tensile.bench.harness import ortools_placement
-from indb_tensile.bench.harness.caching import reserved_bytes
-from indb_tensile.bench.harness.networks import NETWORKS, graph_of, missing_library
-from indb_tensile.bench.harness.process_exit import run
+from indb_tensile.bench.harness.networks.known_networks import NETWORKS, graph_of, missing_library
+from indb_tensile.bench.harness.planning import ortools_placement
+from indb_tensile.bench.harness.planning.caching import reserved_bytes
+from indb_tensile.bench.harness.processes.process_exit import run
 from indb_tensile.config import MIB
 from indb_tensile.job import JobId
 from indb_tensile.scheduler.graph import OpIndex, TensorId

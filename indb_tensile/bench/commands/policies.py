@@ -15,7 +15,8 @@ verdict to stderr.
 Some rivals take minutes for a case, and their plans do not change when our policy does. --beside therefore reads
 rivals' rows that --json printed earlier, and then only our own policy is planned, unless --policies names others.
 
-Where a step updates no buffer, PyTorch's `activation_memory_budget` (bench/harness/mincut.py) is also a rival.
+Where a step updates no buffer, PyTorch's `activation_memory_budget` (bench/harness/planning/mincut.py) is also a
+rival.
 """
 
 import argparse
@@ -27,12 +28,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NoReturn, TypeVar
 
-from indb_tensile.bench.harness import result_tables
-from indb_tensile.bench.harness import rows as shared
-from indb_tensile.bench.harness.networks import NETWORKS, Network, find, graph_of
-from indb_tensile.bench.harness.process_exit import run
-from indb_tensile.bench.harness.result_tables import Remarks
-from indb_tensile.bench.harness.rows import MINCUT, PlanningCase, Row
+from indb_tensile.bench.harness.networks.known_networks import NETWORKS, Network, find, graph_of
+from indb_tensile.bench.harness.processes.process_exit import run
+from indb_tensile.bench.harness.results import result_tables
+from indb_tensile.bench.harness.results import rows as shared
+from indb_tensile.bench.harness.results.result_tables import Remarks
+from indb_tensile.bench.harness.results.rows import MINCUT, PlanningCase, Row
 from indb_tensile.scheduler.graph import Role
 from indb_tensile.scheduler.policies import DEFAULT_POLICY, POLICIES
 from indb_tensile.scheduler.policies.policy import Plans
@@ -154,7 +155,7 @@ def _mincut(network: Network, batch: int, case: PlanningCase) -> Iterator[tuple[
     updates = any(graph.tensors[t].role is Role.BUFFER for o in graph.operators for t in o.writes)
     if updates or len(graph.operators) > _MOST_OPERATORS:
         return
-    from indb_tensile.bench.harness.mincut import mincut_plans  # torch's compiler takes seconds to import
+    from indb_tensile.bench.harness.planning.mincut import mincut_plans  # torch's compiler takes seconds to import
 
     for plan, planning_ms in mincut_plans(network, batch, graph, workload.latency_ns[0]):
         yield MINCUT, ((plan,),), planning_ms

@@ -27,14 +27,14 @@ import torch
 from psycopg import sql
 from psycopg.types.json import Jsonb
 
-from indb_tensile.bench.harness import prediction_calls
-from indb_tensile.bench.harness.argument_types import whole
-from indb_tensile.bench.harness.bench_controller import bench_controller, trainers_of, wait_for
-from indb_tensile.bench.harness.bench_database import temporary_database
-from indb_tensile.bench.harness.own_memory import OwnMemory
-from indb_tensile.bench.harness.prediction_client import predict_by_copy
-from indb_tensile.bench.harness.process_exit import run
-from indb_tensile.bench.harness.rows import stamped
+from indb_tensile.bench.harness.processes import prediction_calls
+from indb_tensile.bench.harness.processes.argument_types import whole
+from indb_tensile.bench.harness.processes.bench_controller import bench_controller, trainers_of, wait_for
+from indb_tensile.bench.harness.processes.bench_database import temporary_database
+from indb_tensile.bench.harness.processes.own_memory import OwnMemory
+from indb_tensile.bench.harness.processes.prediction_client import predict_by_copy
+from indb_tensile.bench.harness.processes.process_exit import run
+from indb_tensile.bench.harness.results.rows import stamped
 from indb_tensile.catalog.connection import Connection, connect
 from indb_tensile.catalog.queries import parse
 from indb_tensile.config import MIB

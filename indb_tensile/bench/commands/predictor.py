@@ -29,8 +29,8 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from indb_tensile.bench.commands import forecast
-from indb_tensile.bench.harness import networks
-from indb_tensile.bench.harness.process_exit import run
+from indb_tensile.bench.harness.networks import known_networks as networks
+from indb_tensile.bench.harness.processes.process_exit import run
 from indb_tensile.device.hardware import PROCESSOR_SPEED
 from indb_tensile.executor.capture.optimizer import OptimizerSettings
 from indb_tensile.executor.capture.record import Call

@@ -12,12 +12,12 @@ liveness peak (the peak without a plan), and `share` its ratio to the liveness p
 `planned_bytes` is the plan's peak, and `measured_bytes` the most that the step allocated under the plan. `exact` says
 whether the results equal those without a plan bit for bit.
 
-With `--labels` the benchmark does something else. It pretrains a BERT of width 128 and two layers on the
-descriptions of Debian's packages, without their sections, for `--steps` batches of 64 texts
-(harness/text_pretraining.py has the task), and registers it. Then it trains models on this many labels, with default
-settings: from initial weights, also at ten times the rate, and from the registered network with each part trained. It
-prints their accuracies on 4,000 other packages, beside that of TF-IDF with logistic regression, whose penalty is
-chosen on these packages.
+With `--labels` the benchmark does something else. It pretrains a BERT of width 128 and two layers on the descriptions
+of Debian's packages, without their sections, for `--steps` batches of 64 texts (harness/trainings/text_pretraining.py
+has the task), and registers it. Then it trains models on this many labels, with default settings: from initial
+weights, also at ten times the rate, and from the registered network with each part trained. It prints their
+accuracies on 4,000 other packages, beside that of TF-IDF with logistic regression, whose penalty is chosen on these
+packages.
 """
 
 import argparse
@@ -30,17 +30,17 @@ import torch
 from rich.console import Console
 from torch.nn import functional
 
-from indb_tensile.bench.harness.argument_types import portion, whole
-from indb_tensile.bench.harness.benchmark_processes import preload
-from indb_tensile.bench.harness.debian_descriptions import debian_descriptions
-from indb_tensile.bench.harness.device_rig import RunTarget, set_up
-from indb_tensile.bench.harness.few_labels import fine_tune, tfidf, untrained
-from indb_tensile.bench.harness.process_exit import run
-from indb_tensile.bench.harness.result_tables import print_table
-from indb_tensile.bench.harness.rivals import SEED, Values
-from indb_tensile.bench.harness.text_pretraining import pretrain
-from indb_tensile.bench.harness.tiny_networks import tiny_network
-from indb_tensile.bench.harness.trial import StepTrial, TrainingSubject, same_bits, workload
+from indb_tensile.bench.harness.comparisons.rivals import SEED, Values
+from indb_tensile.bench.harness.execution.benchmark_processes import preload
+from indb_tensile.bench.harness.execution.device_rig import RunTarget, set_up
+from indb_tensile.bench.harness.execution.trial import StepTrial, TrainingSubject, same_bits, workload
+from indb_tensile.bench.harness.networks.tiny_networks import tiny_network
+from indb_tensile.bench.harness.processes.argument_types import portion, whole
+from indb_tensile.bench.harness.processes.process_exit import run
+from indb_tensile.bench.harness.results.result_tables import print_table
+from indb_tensile.bench.harness.tables.debian_descriptions import debian_descriptions
+from indb_tensile.bench.harness.trainings.few_labels import fine_tune, tfidf, untrained
+from indb_tensile.bench.harness.trainings.text_pretraining import pretrain
 from indb_tensile.executor.capture.optimizer import OptimizerSettings
 from indb_tensile.executor.run.placer import Placer
 from indb_tensile.learning.networks.architectures import build

@@ -4,13 +4,13 @@
         [--development] [--larger-development] [--hyperparams JSON …] [--published] [--csv FILE TARGET] [--threads 1]
         [--json]
 
-The data sets (bench/harness/quality_sets.py) were fixed before any default was chosen. For each seed the rows are
-split; all methods learn from the rows for training and validation. The score is the accuracy or R² on the test rows,
-times 100. `auc` is the area under the ROC curve times 100, for more than two classes the mean over the classes. A
-point is 1 of these 100.
+The data sets (bench/harness/tables/quality_sets.py) were fixed before any default was chosen. For each seed the rows
+are split; all methods learn from the rows for training and validation. The score is the accuracy or R² on the test
+rows, times 100. `auc` is the area under the ROC curve times 100, for more than two classes the mean over the classes.
+A point is 1 of these 100.
 
 - `default` is a training without settings, as a job trains it, but by a simple PyTorch loop
-  (harness/table_trainings.py).
+  (harness/trainings/table_trainings.py).
 - `boosting` is scikit-learn's HistGradientBoosting with its defaults, with texts as categories.
 - `mlp` is scikit-learn's MLP with its defaults, on the usual inputs of a network: scaled numbers, and a column of
   ones and zeros for each category of a text.
@@ -26,7 +26,8 @@ tables of 1,000 rows and more on those of `--larger-development`. Each `--hyperp
 adds a method: the default with these hyper-parameters.
 
 `--published` also measures the time from the call of tensile_train to the published version, and the time of a short
-script that does the same work (harness/published_times.py). It starts a PostgreSQL server, so it needs its programs.
+script that does the same work (harness/trainings/published_times.py). It starts a PostgreSQL server, so it needs its
+programs.
 
 The time of a method is that of a training with encoding and scoring. The last lines are the mean ranks of the methods
 over all sets, the points by which the default is behind boosting on each set (negative if it is ahead), and the sets
@@ -54,22 +55,22 @@ from sklearn.linear_model import LogisticRegressionCV
 from sklearn.neural_network import MLPClassifier, MLPRegressor
 from threadpoolctl import threadpool_limits
 
-from indb_tensile.bench.harness.argument_types import whole
-from indb_tensile.bench.harness.boosted_tables import boosting, rows_to_learn_and_test
-from indb_tensile.bench.harness.development_sets import DEVELOPMENT_SETS
-from indb_tensile.bench.harness.larger_development_sets import LARGER_DEVELOPMENT_SETS
-from indb_tensile.bench.harness.process_exit import exit_on_sigterm, run
-from indb_tensile.bench.harness.published_times import (
+from indb_tensile.bench.harness.processes.argument_types import whole
+from indb_tensile.bench.harness.processes.process_exit import exit_on_sigterm, run
+from indb_tensile.bench.harness.results.result_tables import print_table
+from indb_tensile.bench.harness.tables.development_sets import DEVELOPMENT_SETS
+from indb_tensile.bench.harness.tables.larger_development_sets import LARGER_DEVELOPMENT_SETS
+from indb_tensile.bench.harness.tables.quality_sets import KNOWN_SETS, LARGE_ROWS, QUALITY_SETS, load
+from indb_tensile.bench.harness.tables.sample_tables import SampleTable, from_csv
+from indb_tensile.bench.harness.trainings.boosted_tables import boosting, rows_to_learn_and_test
+from indb_tensile.bench.harness.trainings.published_times import (
     PublishedTime,
     PublishedTimes,
     published_row,
     published_times,
     ratio,
 )
-from indb_tensile.bench.harness.quality_sets import KNOWN_SETS, LARGE_ROWS, QUALITY_SETS, load
-from indb_tensile.bench.harness.result_tables import print_table
-from indb_tensile.bench.harness.sample_tables import SampleTable, from_csv
-from indb_tensile.bench.harness.table_trainings import Stopwatch, metrics_of_test, specify, train
+from indb_tensile.bench.harness.trainings.table_trainings import Stopwatch, metrics_of_test, specify, train
 from indb_tensile.errors import RequestError
 from indb_tensile.job import Task
 from indb_tensile.learning.encoding.encoded_parts import Part

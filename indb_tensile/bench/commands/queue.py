@@ -15,8 +15,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from indb_tensile.bench.harness.bench_database import temporary_database
-from indb_tensile.bench.harness.process_exit import run
+from indb_tensile.bench.harness.processes.bench_database import temporary_database
+from indb_tensile.bench.harness.processes.process_exit import run
 from indb_tensile.catalog import jobs
 from indb_tensile.catalog.connection import LOOP_LOCK_TIMEOUT_MS, connect
 from indb_tensile.catalog.queries import parse

@@ -3,7 +3,7 @@
     python -m indb_tensile.bench ranks [--models cnn … | bert [--batch 4] [--side 32]] [--parts 4]
         [--ranks 1 2] [--bits 4] [--share 0.7] [--rounds 5] [--iterations 3] [--seconds 0.5] [--json]
 
-The networks are five small ones, or known ones (bench/harness/networks.py). Every
+The networks are five small ones, or known ones (bench/harness/networks/known_networks.py). Every
 contender trains the same network on the same batch, which is divided into `--parts` parts, with one thread a
 rank and Gloo over loopback. A rank computes the parts that fall to it. The contenders of all numbers of ranks take
 turns, each from the same initial state. All turns have as many iterations: `--iterations` at least, and those that
@@ -21,7 +21,8 @@ Each row has:
 
 - `samples_per_s`: rows of the batch by the time of the slowest rank, the median of the rounds. `ratio` is the median
   of the ratios of DDP's time to this one in the same round, so above 1 is faster than DDP.
-- `sent_bytes` a step of the rank that sends the most, as the kernel counts TCP's data (bench/harness/sent_bytes.py).
+- `sent_bytes` a step of the rank that sends the most, as the kernel counts TCP's data
+  (bench/harness/comparisons/sent_bytes.py).
 - `peak_bytes`: the most memory of a rank in a step; of DDP from the events of torch's allocator, with parameters,
   state and buckets and without the batch, of ours from the ledger, with the whole batch. `budget_bytes` is what the
   plan was made for. A budget below `floor_bytes`, under which no plan goes, is raised to it.
@@ -55,12 +56,7 @@ from typing import Any
 
 from indb_tensile import config
 from indb_tensile.bench.commands.forecast import SmallNetwork
-from indb_tensile.bench.harness import networks
-from indb_tensile.bench.harness.argument_types import number, portion, whole
-from indb_tensile.bench.harness.benchmark_processes import preload, preload_children, run_each_alone
-from indb_tensile.bench.harness.cases import BenchmarkCase, add_sizes
-from indb_tensile.bench.harness.process_exit import run
-from indb_tensile.bench.harness.rank_contenders import (
+from indb_tensile.bench.harness.comparisons.rank_contenders import (
     DDP,
     DDP_ZERO,
     PlannedMemory,
@@ -68,8 +64,13 @@ from indb_tensile.bench.harness.rank_contenders import (
     RankTurn,
     SubjectSource,
 )
-from indb_tensile.bench.harness.rank_team import RankTeam
-from indb_tensile.bench.harness.rows import stamped
+from indb_tensile.bench.harness.comparisons.rank_team import RankTeam
+from indb_tensile.bench.harness.execution.benchmark_processes import preload, preload_children, run_each_alone
+from indb_tensile.bench.harness.execution.cases import BenchmarkCase, add_sizes
+from indb_tensile.bench.harness.networks import known_networks as networks
+from indb_tensile.bench.harness.processes.argument_types import number, portion, whole
+from indb_tensile.bench.harness.processes.process_exit import run
+from indb_tensile.bench.harness.results.rows import stamped
 from indb_tensile.executor.capture.rank_share import Reduce
 from indb_tensile.scheduler.timing.simulate_ranks import RankRun, simulate_ranks, without_waits
 

@@ -11,8 +11,9 @@ same network, two layers of 128, in batches of 1,024 on one thread, and validate
 Each side has a row: the medians of the seconds to the first step and of an epoch, and the peak of its process's
 memory (VmHWM, which includes the pages of a file while memory is free). A trainer's peak includes the memory that it
 shares with the process that it was forked from, as the script's includes torch. A job's time begins with the commit
-and ends when the catalog shows a step. The script's begins with its process (bench/harness/plain_reading.py), and its
-imports have a figure of their own, because a trainer is forked from a process that has imported already.
+and ends when the catalog shows a step. The script's begins with its process
+(bench/harness/trainings/plain_reading.py), and its imports have a figure of their own, because a trainer is forked
+from a process that has imported already.
 
 The benchmark creates a database for the table, on a server of its own unless the dsn, a superuser's, names one. Its
 own controllers run on the processor without its swap file being used, as the network is small.
@@ -31,13 +32,13 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from indb_tensile.bench.harness.argument_types import whole
-from indb_tensile.bench.harness.bench_controller import bench_controller, trainers_of, wait_for
-from indb_tensile.bench.harness.bench_database import temporary_database
-from indb_tensile.bench.harness.chaos_processes import peak_bytes
-from indb_tensile.bench.harness.limited_memory import limited_memory
-from indb_tensile.bench.harness.process_exit import run
-from indb_tensile.bench.harness.rows import stamped
+from indb_tensile.bench.harness.processes.argument_types import whole
+from indb_tensile.bench.harness.processes.bench_controller import bench_controller, trainers_of, wait_for
+from indb_tensile.bench.harness.processes.bench_database import temporary_database
+from indb_tensile.bench.harness.processes.limited_memory import limited_memory
+from indb_tensile.bench.harness.processes.process_exit import run
+from indb_tensile.bench.harness.processes.process_table import peak_bytes
+from indb_tensile.bench.harness.results.rows import stamped
 from indb_tensile.catalog.connection import connect
 from indb_tensile.catalog.queries import parse
 from indb_tensile.config import MIB
@@ -154,7 +155,7 @@ def _job(
 
 
 def _script(dsn: str, names: Sequence[str], epochs: int) -> Figures:
-    module = "indb_tensile.bench.harness.plain_reading"
+    module = "indb_tensile.bench.harness.trainings.plain_reading"
     command = [*_AS_NICE, sys.executable, "-m", module, str(epochs), dsn, "bench_read", "y", *names]
     figures: Figures = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
     return figures

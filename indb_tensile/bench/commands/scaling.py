@@ -5,8 +5,8 @@
 
 Each rank has its own batch (weak scaling). The time of its step is that of the captured graph by a roofline of the
 machine, so it is shorter than a real one, and the share of the exchange is larger. The exchange is modelled
-(bench/harness/rank_scaling.py) for hosts of `--per-host` GPUs with one network interface each. The defaults are eight
-GPUs and 50 Gbit/s, as in Goyal and others. Rates are in gigabytes a second, times in microseconds.
+(bench/harness/comparisons/rank_scaling.py) for hosts of `--per-host` GPUs with one network interface each. The
+defaults are eight GPUs and 50 Gbit/s, as in Goyal and others. Rates are in gigabytes a second, times in microseconds.
 
 `efficiency` is the time of a step on one host over that on so many ranks, or of one rank if there are fewer ranks
 than a host has: with DDP's exchange, with our sum `fast`, and with our sum `exact`, one part a rank, all of them
@@ -22,11 +22,11 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
-from indb_tensile.bench.harness.argument_types import number, whole
-from indb_tensile.bench.harness.networks import find, graph_of
-from indb_tensile.bench.harness.process_exit import run
-from indb_tensile.bench.harness.rank_scaling import GpuCluster, RankStep
-from indb_tensile.bench.harness.rows import MIB, stamped
+from indb_tensile.bench.harness.comparisons.rank_scaling import GpuCluster, RankStep
+from indb_tensile.bench.harness.networks.known_networks import find, graph_of
+from indb_tensile.bench.harness.processes.argument_types import number, whole
+from indb_tensile.bench.harness.processes.process_exit import run
+from indb_tensile.bench.harness.results.rows import MIB, stamped
 from indb_tensile.executor.capture import part_gradients, rank_gradients
 from indb_tensile.executor.capture.exchange_room import PIECE_ELEMENTS
 from indb_tensile.scheduler.timing.machines import MACHINES, latencies, machine

@@ -31,13 +31,13 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from indb_tensile.bench.harness.argument_types import whole
-from indb_tensile.bench.harness.bench_controller import bench_controller, wait_for
-from indb_tensile.bench.harness.bench_database import temporary_database
-from indb_tensile.bench.harness.process_exit import run
-from indb_tensile.bench.harness.quality_sets import KNOWN_SETS, load
-from indb_tensile.bench.harness.rows import stamped
-from indb_tensile.bench.harness.stored_samples import store_table
+from indb_tensile.bench.harness.processes.argument_types import whole
+from indb_tensile.bench.harness.processes.bench_controller import bench_controller, wait_for
+from indb_tensile.bench.harness.processes.bench_database import temporary_database
+from indb_tensile.bench.harness.processes.process_exit import run
+from indb_tensile.bench.harness.results.rows import stamped
+from indb_tensile.bench.harness.tables.quality_sets import KNOWN_SETS, load
+from indb_tensile.bench.harness.tables.stored_samples import store_table
 from indb_tensile.catalog.connection import connect
 from indb_tensile.catalog.queries import parse
 from indb_tensile.config import MIB

@@ -2,8 +2,8 @@
 
     python -m indb_tensile.bench series [--sets co2 sunspots …] [--architectures auto dlinear …] [--seeds 1] [--json]
 
-The sets and origins are those of `bench/harness/series_sets.py`. Each network is trained once, on the steps before
-those that are forecast, and forecasts from every origin. Exponential smoothing (`ExponentialSmoothing` with an
+The sets and origins are those of `bench/harness/tables/series_sets.py`. Each network is trained once, on the steps
+before those that are forecast, and forecasts from every origin. Exponential smoothing (`ExponentialSmoothing` with an
 additive damped trend, and an additive season where the set has one) is fitted anew at every origin, to all steps
 before it: it sees more. Naive forecasts are the last value, and the value a season before. All methods are told the
 season of the set, so nothing is detected here.
@@ -23,10 +23,10 @@ import torch
 from rich.console import Console
 from threadpoolctl import threadpool_limits
 
-from indb_tensile.bench.harness.argument_types import whole
-from indb_tensile.bench.harness.process_exit import run
-from indb_tensile.bench.harness.result_tables import print_table
-from indb_tensile.bench.harness.series_sets import (
+from indb_tensile.bench.harness.processes.argument_types import whole
+from indb_tensile.bench.harness.processes.process_exit import run
+from indb_tensile.bench.harness.results.result_tables import print_table
+from indb_tensile.bench.harness.tables.series_sets import (
     SETS,
     TEST_SHARE,
     VALID_SHARE,
@@ -35,7 +35,7 @@ from indb_tensile.bench.harness.series_sets import (
     load_series,
     origins,
 )
-from indb_tensile.bench.harness.table_trainings import Stopwatch, outputs_of, train
+from indb_tensile.bench.harness.trainings.table_trainings import Stopwatch, outputs_of, train
 from indb_tensile.job import JobSpec, Relation, Task
 from indb_tensile.learning.encoding.forecast_encoding import interval_width
 from indb_tensile.learning.forecasting.forecast_table import ForecastRows, window_table

@@ -17,13 +17,13 @@ from typing import Any
 import torch
 
 from indb_tensile import config
-from indb_tensile.bench.harness import networks
-from indb_tensile.bench.harness.benchmark_processes import preload
-from indb_tensile.bench.harness.device_rig import UNTHROTTLED, emulated
-from indb_tensile.bench.harness.networks import NETWORKS
-from indb_tensile.bench.harness.process_exit import run
-from indb_tensile.bench.harness.rows import stamped
-from indb_tensile.bench.harness.trial import StepTrial, TrainingSubject
+from indb_tensile.bench.harness.execution.benchmark_processes import preload
+from indb_tensile.bench.harness.execution.device_rig import UNTHROTTLED, emulated
+from indb_tensile.bench.harness.execution.trial import StepTrial, TrainingSubject
+from indb_tensile.bench.harness.networks import known_networks as networks
+from indb_tensile.bench.harness.networks.known_networks import NETWORKS
+from indb_tensile.bench.harness.processes.process_exit import run
+from indb_tensile.bench.harness.results.rows import stamped
 from indb_tensile.device.device import REGION_BYTES
 from indb_tensile.executor.run.placer import Placer
 from indb_tensile.executor.run.program_offsets import plan_offsets

@@ -8,12 +8,12 @@ the memory. `first_fit` runs unplanned jobs side by side, as many as fit, which 
 `any_price` plans the jobs and lets one in as soon as any plan fits. `completion` lets jobs in where the foretold
 completion of all gets better; it runs where the controller has the setting `sharing`.
 
-Each mix (bench/harness/share_mixes.py) first runs cold: every distinct training once, in a database that knows none
-of their latencies. The cold run has a row of its own, and its peaks decide the mix's memory. Then rounds follow, in
-which every distinct training runs alone and every method runs the mix. A row has the medians of a method's rounds
-and its largest peak (bench/harness/share_measures.py defines the measures). After all mixes comes a table of the
-bars that sharing has to meet (bench/harness/share_bars.py). With `--jobs` there is also a row for each job, which
-shows where the foretold and the measured throughput part (bench/harness/share_jobs.py).
+Each mix (bench/harness/share/share_mixes.py) first runs cold: every distinct training once, in a database that knows
+none of their latencies. The cold run has a row of its own, and its peaks decide the mix's memory. Then rounds follow,
+in which every distinct training runs alone and every method runs the mix. A row has the medians of a method's rounds
+and its largest peak (bench/harness/share/share_measures.py defines the measures). After all mixes comes a table of
+the bars that sharing has to meet (bench/harness/share/share_bars.py). With `--jobs` there is also a row for each job,
+which shows where the foretold and the measured throughput part (bench/harness/share/share_jobs.py).
 
 Every number of threads of `--threads` has rows of its own: each job has that many threads in every method. The exit
 code is 1 if a job does not succeed, if jobs used more than their memory at any moment of any run, or if the
@@ -28,15 +28,15 @@ from dataclasses import fields
 from rich.console import Console
 
 from indb_tensile import config
-from indb_tensile.bench.harness.argument_types import whole
-from indb_tensile.bench.harness.process_exit import run
-from indb_tensile.bench.harness.result_tables import print_table
-from indb_tensile.bench.harness.rows import Row, stamped
-from indb_tensile.bench.harness.share_bars import ShareBar, judged_method
-from indb_tensile.bench.harness.share_methods import METHODS, ShareMethod, available
-from indb_tensile.bench.harness.share_mixes import MIXES, Mix, find_mix
-from indb_tensile.bench.harness.share_runs import MixOutcome, run_mix
-from indb_tensile.bench.harness.share_site import share_site
+from indb_tensile.bench.harness.processes.argument_types import whole
+from indb_tensile.bench.harness.processes.process_exit import run
+from indb_tensile.bench.harness.results.result_tables import print_table
+from indb_tensile.bench.harness.results.rows import Row, stamped
+from indb_tensile.bench.harness.share.share_bars import ShareBar, judged_method
+from indb_tensile.bench.harness.share.share_methods import METHODS, ShareMethod, available
+from indb_tensile.bench.harness.share.share_mixes import MIXES, Mix, find_mix
+from indb_tensile.bench.harness.share.share_runs import MixOutcome, run_mix
+from indb_tensile.bench.harness.share.share_site import share_site
 from indb_tensile.config import MIB
 from indb_tensile.errors import RequestError, TensileError
 

@@ -11,7 +11,7 @@ write: a victim checks its bytes, and a survivor's result is compared bit for bi
 alone in ordinary memory. A region is lost if it is not free after all processes have ended.
 
 With --rounds the jobs share memory in phases, in so many rounds. Members are killed at random moments, parked, and
-told to leave, and everybody else has to go on (bench/harness/soak_rounds.py).
+told to leave, and everybody else has to go on (bench/harness/soak/soak_rounds.py).
 """
 
 import argparse
@@ -30,10 +30,10 @@ from pathlib import Path
 from typing import Any
 
 from indb_tensile import config
-from indb_tensile.bench.harness.argument_types import whole
-from indb_tensile.bench.harness.process_exit import run
-from indb_tensile.bench.harness.soak_rounds import is_clean_of_rounds, soak_rounds
-from indb_tensile.bench.harness.soak_victim import DAMAGED
+from indb_tensile.bench.harness.processes.argument_types import whole
+from indb_tensile.bench.harness.processes.process_exit import run
+from indb_tensile.bench.harness.soak.soak_rounds import is_clean_of_rounds, soak_rounds
+from indb_tensile.bench.harness.soak.soak_victim import DAMAGED
 from indb_tensile.controller.device_ledger import DeviceMemory
 from indb_tensile.controller.fork_client import ForkServer
 from indb_tensile.controller.trainers import ProcessEnded, TrainerGone, Trainers
@@ -130,7 +130,7 @@ class _Victims:
         self._forks = ForkServer(os.environ)
         self.trainers = Trainers(
             forks=self._forks,
-            module="indb_tensile.bench.harness.soak_victim",
+            module="indb_tensile.bench.harness.soak.soak_victim",
             device_fd=self.ledger.fd,
             grace_s=10.0,
         )
@@ -216,7 +216,14 @@ class _Survivor:
         ledger.grant(slot, SURVIVOR_BYTES)
         self._ledger, self._slot = ledger, slot
         self._process = subprocess.Popen(
-            (sys.executable, "-m", "indb_tensile.bench.harness.soak_survivor", str(ledger.fd), str(slot), str(epoch)),
+            (
+                sys.executable,
+                "-m",
+                "indb_tensile.bench.harness.soak.soak_survivor",
+                str(ledger.fd),
+                str(slot),
+                str(epoch),
+            ),
             env={**os.environ, "OMP_NUM_THREADS": "1"} | ({"LD_PRELOAD": str(LIBRARY)} if preload else {}),
             pass_fds=(ledger.fd,),
             stdin=subprocess.PIPE,

@@ -5,14 +5,14 @@
         [--work 16] [--rounds 3] [--json]
 
 Each job is a network of one of the families, deep enough for the given number of operators: bottleneck blocks at
-batch 16 (bench/harness/residual.py) or an unrolled recurrent layer (bench/harness/recurrent.py). With --models it is
-a known network; without names, each of them. A budget is a share of the jobs' liveness peaks. Without --budget it is
-0.6; with --models it is ten budgets in turn, evenly from just below the liveness peak to just above the floor.
-`planning_ms` is the time of the policy's call for graphs that this process has not seen before, and `planning_cpu_ms`
-its processor time. `replanning_ms` is the time to renew those plans after every operator's latency has changed by a
-few per cent, as the controller does: by policies/replan.py for our own policy, by another call for all others.
-`replanning_cpu_ms` is its processor time, and `replanning_cold_ms` the same with an empty cache. All are medians over
-the rounds, each with graphs of its own. Every plan is checked, whatever its size.
+batch 16 (bench/harness/networks/residual.py) or an unrolled recurrent layer (bench/harness/networks/recurrent.py).
+With --models it is a known network; without names, each of them. A budget is a share of the jobs' liveness peaks.
+Without --budget it is 0.6; with --models it is ten budgets in turn, evenly from just below the liveness peak to just
+above the floor. `planning_ms` is the time of the policy's call for graphs that this process has not seen before, and
+`planning_cpu_ms` its processor time. `replanning_ms` is the time to renew those plans after every operator's latency
+has changed by a few per cent, as the controller does: by policies/replan.py for our own policy, by another call for
+all others. `replanning_cpu_ms` is its processor time, and `replanning_cold_ms` the same with an empty cache. All are
+medians over the rounds, each with graphs of its own. Every plan is checked, whatever its size.
 
 Rivals plan for the same budget, and the same simulator judges them; the fastest that meets it is `rival_eor`. A rival
 that takes more than `--share` times as long as our plan, and more than a second, is stopped and does not count: its
@@ -31,13 +31,13 @@ from itertools import product
 from statistics import median
 from types import FrameType
 
-from indb_tensile.bench.harness import rows as shared
-from indb_tensile.bench.harness.argument_types import portion, whole
-from indb_tensile.bench.harness.networks import NETWORKS, graph_of
-from indb_tensile.bench.harness.process_exit import run
-from indb_tensile.bench.harness.recurrent import recurrent
-from indb_tensile.bench.harness.residual import residual
-from indb_tensile.bench.harness.rows import PlanningCase, Row
+from indb_tensile.bench.harness.networks.known_networks import NETWORKS, graph_of
+from indb_tensile.bench.harness.networks.recurrent import recurrent
+from indb_tensile.bench.harness.networks.residual import residual
+from indb_tensile.bench.harness.processes.argument_types import portion, whole
+from indb_tensile.bench.harness.processes.process_exit import run
+from indb_tensile.bench.harness.results import rows as shared
+from indb_tensile.bench.harness.results.rows import PlanningCase, Row
 from indb_tensile.scheduler.graph import StepGraph
 from indb_tensile.scheduler.plan import Plan
 from indb_tensile.scheduler.plan_cache import PlanCache

@@ -26,10 +26,10 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from indb_tensile import config
-from indb_tensile.bench.harness.argument_types import whole
-from indb_tensile.bench.harness.bench_database import temporary_database
-from indb_tensile.bench.harness.process_exit import run
-from indb_tensile.bench.harness.rows import stamped
+from indb_tensile.bench.harness.processes.argument_types import whole
+from indb_tensile.bench.harness.processes.bench_database import temporary_database
+from indb_tensile.bench.harness.processes.process_exit import run
+from indb_tensile.bench.harness.results.rows import stamped
 from indb_tensile.config import MIB, InheritedDescriptors
 from indb_tensile.controller.fork_client import ForkServer
 from indb_tensile.errors import UnavailableError

@@ -4,16 +4,16 @@
         [--activations 0.8 …] [--inductor 0.5 …] [--budgets 0.8 …] [--device emulated] [--machine a6000]
         [--rounds 9] [--link network] [--json]
 
-Without `--models`, the networks for which bench/harness/cases.py gives a size take part, each at a batch and a side
-(pixels of an image's side, or tokens of a text) at which a step takes tenths of a second. A network takes two to
-three minutes; VGG-16, BERT and GPT-2 take ten. With `--device cuda` the networks run on a GPU, at the sides for which
-they were made and with larger batches.
+Without `--models`, the networks for which bench/harness/execution/cases.py gives a size take part, each at a batch
+and a side (pixels of an image's side, or tokens of a text) at which a step takes tenths of a second. A network takes
+two to three minutes; VGG-16, BERT and GPT-2 take ten. With `--device cuda` the networks run on a GPU, at the sides
+for which they were made and with larger batches.
 
-Every contender trains the same network. They take turns on the device (bench/harness/turns.py) and upload the batch
-through the same link:
+Every contender trains the same network. They take turns on the device (bench/harness/comparisons/turns.py) and upload
+the batch through the same link:
 
-- The rivals (bench/harness/rivals.py) are eager PyTorch with fused Adam, `torch.utils.checkpoint` with several
-  numbers of segments, `save_on_cpu`, and `torch.compile` with several values of `activation_memory_budget`.
+- The rivals (bench/harness/comparisons/rivals.py) are eager PyTorch with fused Adam, `torch.utils.checkpoint` with
+  several numbers of segments, `save_on_cpu`, and `torch.compile` with several values of `activation_memory_budget`.
   `torch.compile` runs with two backends: `aot_eager`, which runs the same kernels as eager, and inductor, whose
   results differ. Inductor compiles C++ for minutes, so on an emulated device only networks that it compiles quickly
   include it.
@@ -41,11 +41,11 @@ Each contender has one row:
 - `launch_share` is the part of the step in which the host launches operators, at the device's time per launch.
 - `exact` says whether the parameters of each round equal eager's bit for bit. `buffers_exact` says the same of
   running statistics, which a checkpointed segment updates twice.
-- `turnover` (bench/harness/turnover.py) is the bytes that the link can move during a step without swaps, divided by
-  the peak of that step. Overheads are comparable at similar turnovers. `simulated_turnover` is that of the same step
-  on the machine, with the latencies of a roofline model. `network_turnover` is that of the network with its usual
-  batch and size on the machine, to which simulated figures refer. With `--link network` the emulated link has the
-  bandwidth that gives the step this turnover.
+- `turnover` (bench/harness/execution/turnover.py) is the bytes that the link can move during a step without swaps,
+  divided by the peak of that step. Overheads are comparable at similar turnovers. `simulated_turnover` is that of the
+  same step on the machine, with the latencies of a roofline model. `network_turnover` is that of the network with its
+  usual batch and size on the machine, to which simulated figures refer. With `--link network` the emulated link has
+  the bandwidth that gives the step this turnover.
 
 The verdict has three demands. Our rows are exact, in parameters and buffers. Our step without swaps and recomputation
 takes at most 1.00 of eager's time where computation dominates, and 1.05 where launches dominate. For every exact
@@ -68,18 +68,25 @@ from typing import Any
 import torch
 
 from indb_tensile import config
-from indb_tensile.bench.harness.argument_types import portion, whole
-from indb_tensile.bench.harness.benchmark_processes import preload, run_each_alone
-from indb_tensile.bench.harness.cases import SIZES, BenchmarkCase, Source, add_sizes
-from indb_tensile.bench.harness.device_rig import DeviceRig, RunTarget, add_target, set_up, target
-from indb_tensile.bench.harness.networks import NETWORKS
-from indb_tensile.bench.harness.process_exit import run
-from indb_tensile.bench.harness.remote_contenders import memory_of, remote_contenders
-from indb_tensile.bench.harness.rivals import AOT_EAGER, INDUCTOR, LocalContender, TorchTraining, has_compiler, rivals
-from indb_tensile.bench.harness.rows import stamped
-from indb_tensile.bench.harness.trial import TrainingSubject, workload
-from indb_tensile.bench.harness.turnover import network_turnover, simulated_turnover, turnover
-from indb_tensile.bench.harness.turns import Entry, TurnLimits, duel, take_turns
+from indb_tensile.bench.harness.comparisons.remote_contenders import memory_of, remote_contenders
+from indb_tensile.bench.harness.comparisons.rivals import (
+    AOT_EAGER,
+    INDUCTOR,
+    LocalContender,
+    TorchTraining,
+    has_compiler,
+    rivals,
+)
+from indb_tensile.bench.harness.comparisons.turns import Entry, TurnLimits, duel, take_turns
+from indb_tensile.bench.harness.execution.benchmark_processes import preload, run_each_alone
+from indb_tensile.bench.harness.execution.cases import SIZES, BenchmarkCase, Source, add_sizes
+from indb_tensile.bench.harness.execution.device_rig import DeviceRig, RunTarget, add_target, set_up, target
+from indb_tensile.bench.harness.execution.trial import TrainingSubject, workload
+from indb_tensile.bench.harness.execution.turnover import network_turnover, simulated_turnover, turnover
+from indb_tensile.bench.harness.networks.known_networks import NETWORKS
+from indb_tensile.bench.harness.processes.argument_types import portion, whole
+from indb_tensile.bench.harness.processes.process_exit import run
+from indb_tensile.bench.harness.results.rows import stamped
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.peak import LIVENESS, peak
 from indb_tensile.scheduler.plan import Plan
@@ -372,7 +379,7 @@ def _parser() -> argparse.ArgumentParser:
         nargs="+",
         default=list(SIZES),
         metavar="NAME",
-        help=f"networks: {', '.join(NETWORKS)} (default: those of bench/harness/cases.py)",
+        help=f"networks: {', '.join(NETWORKS)} (default: those of bench/harness/execution/cases.py)",
     )
     add_sizes(parser)
     add_target(parser)

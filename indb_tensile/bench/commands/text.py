@@ -41,17 +41,17 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from threadpoolctl import threadpool_limits
 
-from indb_tensile.bench.harness.argument_types import whole
-from indb_tensile.bench.harness.boosted_tables import rows_to_learn_and_test
-from indb_tensile.bench.harness.debian_dependencies import package_texts
-from indb_tensile.bench.harness.debian_descriptions import debian_descriptions, section_table
-from indb_tensile.bench.harness.own_memory import OwnMemory, own_bytes
-from indb_tensile.bench.harness.process_exit import run
-from indb_tensile.bench.harness.result_tables import print_table
-from indb_tensile.bench.harness.sample_tables import SampleTable
-from indb_tensile.bench.harness.stored_texts import stored_section_table
-from indb_tensile.bench.harness.table_trainings import Stopwatch, metrics_of_test, specify, train
-from indb_tensile.bench.harness.text_epochs import text_epochs
+from indb_tensile.bench.harness.processes.argument_types import whole
+from indb_tensile.bench.harness.processes.own_memory import OwnMemory, own_bytes
+from indb_tensile.bench.harness.processes.process_exit import run
+from indb_tensile.bench.harness.results.result_tables import print_table
+from indb_tensile.bench.harness.tables.debian_dependencies import package_texts
+from indb_tensile.bench.harness.tables.debian_descriptions import debian_descriptions, section_table
+from indb_tensile.bench.harness.tables.sample_tables import SampleTable
+from indb_tensile.bench.harness.tables.stored_texts import stored_section_table
+from indb_tensile.bench.harness.trainings.boosted_tables import rows_to_learn_and_test
+from indb_tensile.bench.harness.trainings.table_trainings import Stopwatch, metrics_of_test, specify, train
+from indb_tensile.bench.harness.trainings.text_epochs import text_epochs
 from indb_tensile.learning.batches.batch_order import batches
 from indb_tensile.learning.batches.batch_prefetch import BatchPrefetcher
 from indb_tensile.learning.batches.batch_sources import TrainingSources

@@ -23,9 +23,9 @@ import torch
 
 from indb_tensile import config
 from indb_tensile.bench.commands.forecast import SmallNetwork
-from indb_tensile.bench.harness.device_rig import emulated_on
-from indb_tensile.bench.harness.process_exit import run
-from indb_tensile.bench.harness.trial import WARM_ITERATIONS, StepTrial
+from indb_tensile.bench.harness.execution.device_rig import emulated_on
+from indb_tensile.bench.harness.execution.trial import WARM_ITERATIONS, StepTrial
+from indb_tensile.bench.harness.processes.process_exit import run
 from indb_tensile.device.device import EmulatedDevice
 from indb_tensile.device.ledger import Ledger
 from indb_tensile.executor.latency.reference_step import measure_pace

@@ -4,11 +4,11 @@
         [--excess 0.1] [--error 0.1] [--memory 1.3] [--time-scale 0.05] [--max-jobs 8] [--max-slowdown 3]
         [--urgent 0.1] [--runnable 100 1000] [--share ROWS.json] [--json]
 
-The real `decide()` is driven in virtual time (bench/harness/trace_scheduler_run.py), with the planner's trade-offs of
-six networks (trace_networks.py) and run times of Microsoft's Philly trace (trace_workload.py, which cites it). Rivals
-run the same jobs on the same device (trace_rivals.py): first in first out, shortest remaining first (which knows the
-true remaining times), least attained service (Tiresias), packing with profiles (Gandiva) and Zico. "Any price" is
-`decide()` with the setting that lets every job in for which any plan fits.
+The real `decide()` is driven in virtual time (bench/harness/virtual_time/trace_scheduler_run.py), with the planner's
+trade-offs of six networks (trace_networks.py) and run times of Microsoft's Philly trace (trace_workload.py, which
+cites it). Rivals run the same jobs on the same device (trace_rivals.py): first in first out, shortest remaining first
+(which knows the true remaining times), least attained service (Tiresias), packing with profiles (Gandiva) and Zico.
+"Any price" is `decide()` with the setting that lets every job in for which any plan fits.
 
 Devices differ in how much jobs slow each other down, as admission assumes it before it has measured anything. On
 `gpu` two jobs take 1.5 times as long as one, as a controller assumes of a GPU. On `filled` one job fills the device:
@@ -36,13 +36,13 @@ from pathlib import Path
 from statistics import median
 from types import MappingProxyType
 
-from indb_tensile.bench.harness import trace_outcome
-from indb_tensile.bench.harness.argument_types import number, portion, whole
-from indb_tensile.bench.harness.process_exit import run
-from indb_tensile.bench.harness.rows import Row
-from indb_tensile.bench.harness.trace_device import HOST_BYTES_PER_S, TraceDevice
-from indb_tensile.bench.harness.trace_networks import job_kinds
-from indb_tensile.bench.harness.trace_outcome import (
+from indb_tensile.bench.harness.processes.argument_types import number, portion, whole
+from indb_tensile.bench.harness.processes.process_exit import run
+from indb_tensile.bench.harness.results.rows import Row
+from indb_tensile.bench.harness.virtual_time import trace_outcome
+from indb_tensile.bench.harness.virtual_time.trace_device import HOST_BYTES_PER_S, TraceDevice
+from indb_tensile.bench.harness.virtual_time.trace_networks import job_kinds
+from indb_tensile.bench.harness.virtual_time.trace_outcome import (
     DECISION_BAR_MS,
     Bar,
     Outcome,
@@ -52,10 +52,10 @@ from indb_tensile.bench.harness.trace_outcome import (
     over_seeds,
     share_errors,
 )
-from indb_tensile.bench.harness.trace_rival_run import run_rival
-from indb_tensile.bench.harness.trace_rivals import rivals
-from indb_tensile.bench.harness.trace_scheduler_run import run_admission
-from indb_tensile.bench.harness.trace_workload import TraceJob, TraceOptions, draw_jobs
+from indb_tensile.bench.harness.virtual_time.trace_rival_run import run_rival
+from indb_tensile.bench.harness.virtual_time.trace_rivals import rivals
+from indb_tensile.bench.harness.virtual_time.trace_scheduler_run import run_admission
+from indb_tensile.bench.harness.virtual_time.trace_workload import TraceJob, TraceOptions, draw_jobs
 from indb_tensile.controller.garbage_collection import leave_modules_out
 from indb_tensile.scheduler.admission.pool import Pool, Sharing
 from indb_tensile.scheduler.completion.contention import Contention

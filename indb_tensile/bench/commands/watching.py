@@ -26,13 +26,18 @@ from typing import Any
 
 from psycopg import sql
 
-from indb_tensile.bench.harness.argument_types import whole
-from indb_tensile.bench.harness.bench_controller import bench_controller, wait_for
-from indb_tensile.bench.harness.bench_database import temporary_database
-from indb_tensile.bench.harness.page_browsers import PageBrowsers, page_processor_s, processor_s, started_page
-from indb_tensile.bench.harness.process_exit import run
-from indb_tensile.bench.harness.rows import stamped
-from indb_tensile.bench.harness.stored_samples import store_samples
+from indb_tensile.bench.harness.processes.argument_types import whole
+from indb_tensile.bench.harness.processes.bench_controller import bench_controller, wait_for
+from indb_tensile.bench.harness.processes.bench_database import temporary_database
+from indb_tensile.bench.harness.processes.page_browsers import (
+    PageBrowsers,
+    page_processor_s,
+    processor_s,
+    started_page,
+)
+from indb_tensile.bench.harness.processes.process_exit import run
+from indb_tensile.bench.harness.results.rows import stamped
+from indb_tensile.bench.harness.tables.stored_samples import store_samples
 from indb_tensile.catalog.connection import Connection, connect
 from indb_tensile.catalog.plans import DeviceUse, JobUse, record_device
 from indb_tensile.catalog.queries import parse

@@ -64,8 +64,8 @@ no higher bound at an EOR of 1.02. What remains are fractions: of tensors that a
 is half before a moment and half behind it. With VGG-16's largest update on one side of each moment, the program's
 optimum is 1 to 5 % higher. Two moments together decide that optimum, so a case for each place of the update does not
 raise this bound. Where few tensors are large, whole tensors matter more: for U-Nets of one level the bound is 19 to
-29 % below the optimum for whole tensors, which plans reach (bench/harness/whole_tensors.py; "How far from the best"
-in docs/developer/planner.md).
+29 % below the optimum for whole tensors, which plans reach (bench/harness/planning/whole_tensors.py; "How far from
+the best" in docs/developer/planner.md).
 
 The time is proportional to operators and accesses: `_COARSE` + `_FINE` moments are examined for any size of the
 graph, and a moment with more items takes fewer steps (`_WORK`).

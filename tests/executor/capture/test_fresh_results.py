@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from indb_tensile.bench.harness.convolutional import Cells
+from indb_tensile.bench.harness.exactness.convolutional import Cells
 from indb_tensile.executor.capture.aten import fake_strided
 from indb_tensile.executor.capture.fresh_results import FreshResults
 from indb_tensile.executor.capture.optimizer import OptimizerSettings

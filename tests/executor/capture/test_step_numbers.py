@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from indb_tensile.bench.harness.network_kinds import KINDS, NetworkKind
+from indb_tensile.bench.harness.exactness.network_kinds import KINDS, NetworkKind
 from indb_tensile.executor.capture.optimizer import OptimizerSettings
 from indb_tensile.executor.capture.step_capture import CapturedStep, capture_evaluation, capture_training
 from indb_tensile.executor.capture.step_numbers import StepNumbers, is_changeable, with_numbers

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from indb_tensile.bench.harness.residual import residual
+from indb_tensile.bench.harness.networks.residual import residual
 from indb_tensile.errors import MissingError
 from indb_tensile.job import JobId
 from indb_tensile.scheduler.link import Link

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from indb_tensile.bench.harness.recurrent import recurrent
-from indb_tensile.bench.harness.residual import residual
+from indb_tensile.bench.harness.networks.recurrent import recurrent
+from indb_tensile.bench.harness.networks.residual import residual
 from indb_tensile.scheduler.graph import Operator, Role, Stage, StepGraph, Tensor, TensorId
 from indb_tensile.scheduler.judges.check import faults
 from indb_tensile.scheduler.link import Link

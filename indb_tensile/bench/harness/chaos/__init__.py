@@ -1,0 +1,1 @@
+"""What disturbs, watches and judges the system of `tensile bench chaos`."""

@@ -1,0 +1,1 @@
+"""Kinds of small networks whose planned training must equal plain PyTorch, and that plain training."""

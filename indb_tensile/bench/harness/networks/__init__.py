@@ -1,0 +1,1 @@
+"""Networks to plan for: captured ones, and synthetic step graphs of any size."""

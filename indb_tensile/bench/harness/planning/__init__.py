@@ -1,0 +1,1 @@
+"""Rivals and bounds of plans and of placement."""

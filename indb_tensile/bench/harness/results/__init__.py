@@ -1,0 +1,1 @@
+"""Rows of figures, and the tables that show them."""

@@ -1,0 +1,1 @@
+"""The mixes of jobs, methods, measures and bars of `tensile bench share`."""

@@ -1,0 +1,1 @@
+"""Processes that `tensile bench soak` kills, and those that must not be affected."""

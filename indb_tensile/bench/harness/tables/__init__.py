@@ -1,0 +1,1 @@
+"""Tables of benchmarks: real ones, artificial ones, and how they are stored."""
