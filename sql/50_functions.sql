@@ -341,11 +341,16 @@ create function tensile.raise_no_job(job bigint) returns void
   language plpgsql stable
 as $$
 begin
+  if job is null then
+    raise exception 'job is null'
+      using errcode = 'invalid_parameter_value',
+            hint = 'Give the number of a job. See your jobs: select * from tensile.stat_jobs;';
+  end if;
   raise exception 'there is no job %', job
     using errcode = 'undefined_object', hint = 'See your jobs: select * from tensile.stat_jobs;';
 end
 $$;
-comment on function tensile.raise_no_job(bigint) is 'raises the error that the caller sees no job of this number';
+comment on function tensile.raise_no_job(bigint) is 'raises the error that the caller sees no job of this number, or that the number is null';
 
 create function tensile.relation_title(oid oid, schema text, name text) returns text
   language sql immutable parallel safe

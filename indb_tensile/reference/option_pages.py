@@ -154,6 +154,7 @@ def takes(rule: Mapping[str, Any]) -> str:
     kind, rest = str(rule.get("type", "")), dict(rule)
     rest.pop("type", None)
     rest.pop("default", None)
+    rest.pop("source", None)  # words of an error
     values, kinds = rest.pop("values", None), rest.pop("kinds", None)
     text = _NOUNS.get(kind, kind)
     if kind == "choice":

@@ -13,6 +13,7 @@ A rule is a dictionary with these keys:
   `maximum`.
 - `length`: the shortest and the longest length of a list.
 - `rules`: the rules of an object's own parameters.
+- `source`: for a required parameter, where its value comes from, as a sentence. The error of a missing one says it.
 
 The module imports nothing outside `errors` and `request`, because it also runs in the PostgreSQL server (sql_api/).
 """
@@ -45,7 +46,8 @@ def check_parameters(subject: str, arguments: Any, rules: Mapping[str, Rule]) ->
             raise RequestError(f'{subject}: "{name}" is {shown(value)}', hint=hint)
     for name, rule in rules.items():
         if "default" not in rule and arguments.get(name) is None:
-            raise RequestError(f'{subject}: parameter "{name}" is missing', hint=f"Give {describe_rule(rule)}.")
+            hint = f"Give {describe_rule(rule)}.{' ' * ('source' in rule)}{rule.get('source', '')}"
+            raise RequestError(f'{subject}: parameter "{name}" is missing', hint=hint)
     return {name: value for name, value in arguments.items() if value is not None}
 
 

@@ -150,7 +150,7 @@ LORA: dict[str, Rule] = {
     "targets": {"type": "texts", "length": [1, 16], "default": None},
 }
 PRETRAINED: dict[str, Rule] = {
-    "from": {"type": "text"},
+    "from": {"type": "text", "source": "It is a network of: select network from tensile.network_list;"},
     "train": {"type": "choice", "values": list(TRAINED_PARTS), "default": "head"},
     "lora": {"type": "object", "rules": LORA, "default": None},
     "pooling": {"type": "choice", "values": list(POOLINGS), "default": None},

@@ -26,6 +26,9 @@ def retry(plpy: Plpy, request: Json) -> Json:
     The new job depends on the same jobs, or on their own newest repetitions.
     """
     number = read_integer(request, "job")
+    if number is None:
+        hint = "Give the number of a job. See your jobs: select * from tensile.stat_jobs;"
+        raise RequestError("job is null", hint=hint)
     jobs = fetch(plpy, JOB, number)
     if not jobs:
         hint = "See your jobs: select * from tensile.stat_jobs;"

@@ -47,6 +47,9 @@ def test_nulls_are_left_out_and_a_missing_parameter_is_named() -> None:
     error = caught.value
     assert (error.sqlstate, error.message) == ("22023", 'architecture layers: parameter "layers" is missing')
     assert (error.detail, error.hint) == ("", "Give a list of JSON objects.")
+    with pytest.raises(RequestError) as caught:
+        check_parameters("architecture pretrained", {}, ARCHITECTURES["pretrained"])
+    assert caught.value.hint == "Give a text. It is a network of: select network from tensile.network_list;"
 
 
 def test_every_parameter_left_out_has_its_default_and_numbers_are_floats() -> None:

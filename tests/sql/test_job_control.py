@@ -95,7 +95,7 @@ def test_a_query_and_a_snapshot_are_copied_again(alice: Connection) -> None:
         ("queued", "55000", "job {} has not ended: it is queued", "Only a job that failed or was cancelled"),
         ("succeeded", "55000", "job {} has succeeded", "Only a job that failed or was cancelled"),
         ("missing", "42704", "there is no job {}", None),
-        ("null", "42704", "there is no job None", None),
+        ("null", "22023", "job is null", None),
         ("bobs", "42704", "there is no job {}", None),
     ],
 )

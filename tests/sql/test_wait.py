@@ -252,3 +252,21 @@ def test_train_and_wait_is_refused_where_it_cannot_commit(alice: Connection, sta
         f"Call it outside of both; or use {function}(...), commit, and then tensile_wait(job).",
     )
     assert value(alice, "select count(*) from tensile.jobs") == 0
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "tensile_wait(null)",
+        "tensile_cancel(null)",
+        "tensile_pause(null)",
+        "tensile_resume(null)",
+        "tensile_retry(null)",
+        "tensile_set_priority(null, 1)",
+        "tensile_trace(null)",
+    ],
+)
+def test_a_null_in_place_of_a_job_is_refused(alice: Connection, call: str) -> None:
+    refusal = refused(alice, f"select {call}")
+    assert (refusal.sqlstate, refusal.message) == ("22023", "job is null")
+    assert refusal.hint == "Give the number of a job. See your jobs: select * from tensile.stat_jobs;"
