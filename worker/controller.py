@@ -11,6 +11,7 @@ import signal
 import socket
 import sys
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -42,11 +43,13 @@ from indb_tensile.device.backend import (
     uploads_ahead,
 )
 from indb_tensile.device.cuda import Gpu
+from indb_tensile.device.hardware import cores
 from indb_tensile.errors import TensileError
 from indb_tensile.log import start_log
 from indb_tensile.scheduler.admission.events import BudgetChange, Stop
 from indb_tensile.scheduler.admission.overheads import Overheads
 from indb_tensile.scheduler.admission.pool import Pool, Sharing
+from indb_tensile.scheduler.completion.contention import Contention
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.next_batch import BATCH_NAMES
 
@@ -249,11 +252,16 @@ def _make_pool(settings: Settings, taken: TakenDevice, overheads: Overheads) -> 
         prepares_on_device=not settings.device.startswith("cuda"),
         batch=BATCH_NAMES if uploads_ahead(settings.device, cuda_graphs=settings.cuda_graphs) else (),
         link=taken.link,
-        contention=taken.contention,
+        contention=_shared_cores(taken.contention, settings),
         overheads=overheads,
         phases=runs_rounds(settings, shared=taken.shared is not None),
         phases_ns=round(settings.phases_s * 1e9),
     )
+
+
+def _shared_cores(contention: Contention, settings: Settings) -> Contention:
+    """Return the contention with the number of cores that jobs share, where they compute with these."""
+    return contention if settings.device.startswith("cuda") else replace(contention, cores=cores())
 
 
 def _modules(settings: Settings) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from worker.training.niceness import PREPARING, TRAINING, training_niceness
+from indb_tensile.scheduler.completion.processor_shares import PREPARING, TRAINING, training_niceness
 
 PROGRAM = """
 import os, sys, threading

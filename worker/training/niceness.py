@@ -14,11 +14,9 @@ import math
 import os
 from pathlib import Path
 
-PREPARING = 1
-TRAINING = 5  # a thread of niceness 1 gets about 2.4 times the processor time of one of niceness 5
+from indb_tensile.scheduler.completion.processor_shares import PREPARING, training_niceness
+
 _MAX_NICENESS = 19  # the lowest priority of Linux
-_LONG_S = 8.0  # a training that takes at least so long has the niceness TRAINING
-_LEVELS = 2  # by which a training of half the time has a lower niceness: 1.56 times the processor time
 
 
 def prepare() -> None:
@@ -38,12 +36,3 @@ def train(left_s: float = math.inf) -> None:
             os.setpriority(os.PRIO_PROCESS, int(task.name), min(_MAX_NICENESS, priority + added))
         except ProcessLookupError:  # the thread has ended
             continue
-
-
-def training_niceness(left_s: float) -> int:
-    """Return the niceness of a training that takes so long alone: the shorter, the lower."""
-    if left_s >= _LONG_S:
-        return TRAINING
-    if left_s <= _LONG_S * 2 ** ((PREPARING - TRAINING) / _LEVELS):
-        return PREPARING
-    return TRAINING - math.ceil(_LEVELS * math.log2(_LONG_S / left_s))

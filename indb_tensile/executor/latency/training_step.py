@@ -2,7 +2,7 @@
 
 It is a whole step of a network like those that people train: convolutions, normalisation and a wide layer, forward,
 backward and update. So it is bound by arithmetic and by memory bandwidth in the proportions of a training. Its
-tensors are as long as those of a training that needs a plan: the operators of one job fit into a last cache of 32 MiB,
+tensors are as long as those of a training that needs a plan: operators of one job fit into a last cache of 32 MiB,
 and those of two jobs do not. docs/developer/sharing.md has the measurements that led to it.
 """
 

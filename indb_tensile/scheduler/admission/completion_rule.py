@@ -9,7 +9,7 @@ calibration, and of every measurement while no other job runs. Measurements besi
 alone, correct the contention of k jobs.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from indb_tensile.job import JobId
@@ -24,6 +24,7 @@ from indb_tensile.scheduler.completion.choose_starts import (
     choose_starts,
 )
 from indb_tensile.scheduler.completion.demand import JobDemand, TradeOff
+from indb_tensile.scheduler.completion.processor_shares import ProcessorLoad, training_niceness, weight_of
 from indb_tensile.scheduler.completion.set_forecasts import SetForecasts, SharedDevice, fits_alone, members
 from indb_tensile.scheduler.exchange_times import blocking_ns
 from indb_tensile.scheduler.graph import OpIndex, Stage
@@ -82,9 +83,7 @@ class StartRule:
         chosen = [(self._members[k], by_job.get(self._members[k].job.job)) for k in members(together)]
         if any(plan is None for _, plan in chosen):
             return True
-        times = tuple(
-            planned_step_ns(self._pool, member, plan, len(chosen)) for member, plan in chosen if plan is not None
-        )
+        times = planned_steps_ns(self._pool, [(member, plan) for member, plan in chosen if plan is not None])
         rows = zip(members(together), times, strict=True)
         if len(times) > 1 and any(self._forecasts.is_too_slow(k, ns) for k, ns in rows):
             return False
@@ -168,7 +167,7 @@ def _closing_ns(pool: Pool) -> tuple[float, ...]:
     """
     closing = [m for m in pool.at(JobStage.CLOSING) if m.workload is not None]
     next_jobs = min(len(closing), len(pool.at(JobStage.WAITING)))
-    factor = pool.contention.edge_slowdown(0, len(closing) + next_jobs)
+    factor = pool.contention.edge_slowdown_beside((), len(closing) + next_jobs)
     return tuple(factor * pool.overheads.closing_ns(_kind(m), state_bytes(planned(m).graphs[0])) for m in closing)
 
 
@@ -203,15 +202,32 @@ def demand_of(pool: Pool, member: Member) -> JobDemand:
         kind=kind,
         startup_ns=_startup_left_ns(pool, member, kind, size_bytes),
         closing_ns=pool.overheads.closing_ns(kind, size_bytes),
+        load=load_of(pool, member),
     )
+
+
+def load_of(pool: Pool, member: Member) -> ProcessorLoad:
+    """Return what the job's steps want of the processors; nothing is known of it on another device.
+
+    A trainer chooses its niceness by the time that the whole training takes alone.
+    """
+    if not pool.prepares_on_device or member.alone_ns <= 0:
+        return ProcessorLoad()
+    return ProcessorLoad(weight=weight_of(training_niceness(member.steps * member.alone_ns / 1e9)))
+
+
+def training_beside(pool: Pool, member: Member) -> tuple[Member, ...]:
+    """Return the other jobs that train now."""
+    jobs = pool.running_set.jobs
+    return tuple(m for m in pool.members if m.job.job in jobs and m.job.job != member.job.job)
 
 
 def note_startup(decision: Decision, member: Member, took_ns: int | None) -> Member:
     """Return the member after a first step, and remember how long its kind starts up: the time without the step."""
     if took_ns is None or member.stepped or member.workload is None or member.plan is None:
         return member
-    jobs = max(1, len(decision.pool.running_set.jobs))
-    startup_ns = max(0.0, took_ns - planned_step_ns(decision.pool, member, member.plan, jobs))
+    others = training_beside(decision.pool, member)
+    startup_ns = max(0.0, took_ns - planned_step_ns(decision.pool, member, member.plan, others))
     kind, size_bytes = _kind(member), state_bytes(member.workload.graphs[0])
     known = decision.pool.overheads
     decision.pool = replace(decision.pool, overheads=known.started(kind, size_bytes, startup_ns))
@@ -287,7 +303,9 @@ def observe(pool: Pool, member: Member, compute_ns: int) -> tuple[Pool, Member]:
         )
         return replace(pool, members=members), _with_alone_time(member, compute_ns)
     slowdown = min(_MOST_CONTENTION * jobs, compute_ns / member.alone_ns)
-    return replace(pool, contention=pool.contention.observed(jobs, slowdown, member.alone_ns)), member
+    others = [m for m in pool.at(JobStage.RUNNING) if m.job.job != member.job.job]
+    foretold = _slowdown(pool, member, others, member.alone_ns)
+    return replace(pool, contention=pool.contention.observed(jobs, slowdown, member.alone_ns, foretold)), member
 
 
 def _with_alone_time(member: Member, compute_ns: int) -> Member:
@@ -304,13 +322,33 @@ def _kind(member: Member) -> str:
     return planned(member).graphs[0].signature or f"job {member.job.job}"
 
 
-def planned_step_ns(pool: Pool, member: Member, plan: JobPlan, jobs: int, edges: int = 0) -> float:
-    """Return the time of a step under this plan, if so many jobs compute side by side and so many start up or close.
+def planned_step_ns(
+    pool: Pool, member: Member, plan: JobPlan, others: Sequence[Member] = (), *, unknown: int = 0, edges: int = 0
+) -> float:
+    """Return the time of a step under this plan, if these other jobs compute and so many start up or close.
 
-    The plan's latencies may contain the contention of an earlier set.
+    `unknown` is the number of further jobs that compute and do not train yet. The plan's latencies may contain the
+    contention of an earlier set.
     """
     point = planned_point(member, plan).with_steps_of(between_ns(pool, member), computes=pool.prepares_on_device)
-    return point.beside_others_ns(pool.contention.slowdown(jobs, point.compute_ns, edges))
+    return point.beside_others_ns(_slowdown(pool, member, others, point.compute_ns, unknown, edges))
+
+
+def planned_steps_ns(pool: Pool, planned: Sequence[tuple[Member, JobPlan]]) -> tuple[float, ...]:
+    """Return the time of a step of each of these jobs under its plan, if they compute side by side."""
+    jobs = [member for member, _ in planned]
+    return tuple(
+        planned_step_ns(pool, member, plan, [*jobs[:at], *jobs[at + 1 :]])
+        for at, (member, plan) in enumerate(planned)
+    )
+
+
+def _slowdown(
+    pool: Pool, member: Member, others: Sequence[Member], compute_ns: float, unknown: int = 0, edges: int = 0
+) -> float:
+    """Return the factor by which others slow down the operators of a job, which take `compute_ns` alone."""
+    loads = [load_of(pool, member), *(load_of(pool, m) for m in others), *[ProcessorLoad()] * unknown]
+    return pool.contention.slowdowns_of(loads, [compute_ns] * len(loads), edges)[0]
 
 
 def between_ns(pool: Pool, member: Member) -> float:

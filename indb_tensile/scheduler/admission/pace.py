@@ -14,7 +14,7 @@ contains what happens once, such as a change of plans: memory and other jobs do 
 
 from dataclasses import replace
 
-from indb_tensile.scheduler.admission.completion_rule import planned_step_ns
+from indb_tensile.scheduler.admission.completion_rule import planned_step_ns, training_beside
 from indb_tensile.scheduler.admission.decision import Decision
 from indb_tensile.scheduler.admission.pool import JobStage, Member, Pool
 
@@ -41,8 +41,8 @@ def add_steps(decision: Decision, member: Member, steps_left: float) -> Member:
     if member.plan is None or not 0 < done < float("inf") or member.stage is not JobStage.RUNNING:
         return member
     running = pool.running_set
-    computing = max(1, len(running.jobs) + running.calibrating)
-    step_ns = planned_step_ns(pool, member, member.plan, computing, running.preparing)
+    beside = training_beside(pool, member)
+    step_ns = planned_step_ns(pool, member, member.plan, beside, unknown=running.calibrating, edges=running.preparing)
     return decision.put(replace(member, foretold_ns=member.foretold_ns + done * step_ns))
 
 

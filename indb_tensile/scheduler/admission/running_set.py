@@ -11,6 +11,7 @@ one more job, and each of the others as an edge, which uses one processor (compl
 foretold anew whenever their number changes.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from indb_tensile.scheduler.admission.admission_orders import LeaveSet, RecordSet
@@ -28,8 +29,7 @@ def watch(decision: Decision) -> None:
     before = pool.running_set
     if (jobs, calibrating, preparing) == (before.jobs, before.calibrating, before.preparing):
         return
-    computing = max(1, len(jobs) + calibrating)
-    speeds = [_foretold_speed(pool, member, computing, preparing) for member in training]
+    speeds = [_foretold_speed(pool, member, training, calibrating, preparing) for member in training]
     for member in pool.members:
         # the last row of a job that has ended stays open (tensile.job_sets.ended_at)
         away = member.stage is not JobStage.ENDING or isinstance(member.outcome, Interrupted)
@@ -87,12 +87,17 @@ def _measured_speed(pool: Pool, member: Member, iteration_ns: int) -> float:
     return (alone_ns + rest_ns) / (iteration_ns + rest_ns)
 
 
-def _foretold_speed(pool: Pool, member: Member, computing: int, preparing: int) -> float:
-    """Return the job's speed relative to alone, if so many jobs compute and so many are prepared or closed."""
+def _foretold_speed(
+    pool: Pool, member: Member, training: Sequence[Member], calibrating: int, preparing: int
+) -> float:
+    """Return the job's speed relative to alone, if these jobs train, so many are calibrated, and so many are prepared
+    or closed.
+    """
     plan = member.target.plan if member.target is not None else member.plan
     if plan is None:
         return 0.0
-    step_ns = planned_step_ns(pool, member, plan, computing, preparing)
+    others = [m for m in training if m.job.job != member.job.job]
+    step_ns = planned_step_ns(pool, member, plan, others, unknown=calibrating, edges=preparing)
     return (_alone_ns(member) + between_ns(pool, member)) / step_ns
 
 

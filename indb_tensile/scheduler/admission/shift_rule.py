@@ -14,7 +14,7 @@ more seldom. With `parked_jobs = 0` there are no shifts.
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from indb_tensile.scheduler.admission.completion_rule import demand_of, planned_step_ns, seconds, shared_device
+from indb_tensile.scheduler.admission.completion_rule import demand_of, planned_steps_ns, seconds, shared_device
 from indb_tensile.scheduler.admission.decision import Decision
 from indb_tensile.scheduler.admission.fair_turns import (
     foretold_fair_ends_ns,
@@ -138,7 +138,7 @@ def _question(pool: Pool, known: Sequence[Member], ends_ns: Mapping[int, float],
     running = sum(1 << k for k, m in enumerate(known) if m.stage is JobStage.RUNNING)
     numbers = members(running)
     followed = [(known[k], known[k].plan) for k in numbers]
-    times = tuple(planned_step_ns(pool, member, plan, len(numbers)) for member, plan in followed if plan is not None)
+    times = planned_steps_ns(pool, [(member, plan) for member, plan in followed if plan is not None])
     device = shared_device(pool, pool.budget_bytes - sum(m.granted_bytes for m in pool.at(JobStage.CALIBRATING)))
     return ShiftQuestion(
         forecasts=SetForecasts(

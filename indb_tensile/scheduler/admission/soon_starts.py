@@ -6,7 +6,7 @@ which the job starts up. On a processor the steps take longer meanwhile, so the 
 last step would be without it.
 """
 
-from indb_tensile.scheduler.admission.completion_rule import SOON_NS, demand_of, planned_step_ns, startup_ns
+from indb_tensile.scheduler.admission.completion_rule import SOON_NS, demand_of, planned_steps_ns, startup_ns
 from indb_tensile.scheduler.admission.decision import Decision
 from indb_tensile.scheduler.admission.pool import JobStage, PlanReason, Pool, Sharing
 
@@ -28,12 +28,6 @@ def start_soon(decision: Decision) -> None:
 
 def _leaves_ns(pool: Pool) -> float:
     """Return the foretold time until the first of the running jobs leaves; infinite if none follows a plan."""
-    running = pool.at(JobStage.RUNNING)
-    return min(
-        (
-            demand_of(pool, m).steps_left * planned_step_ns(pool, m, m.plan, len(running))
-            for m in running
-            if m.plan is not None and m.trade_offs
-        ),
-        default=float("inf"),
-    )
+    running = [(m, m.plan) for m in pool.at(JobStage.RUNNING) if m.plan is not None]
+    times = zip(running, planned_steps_ns(pool, running), strict=True)
+    return min((demand_of(pool, m).steps_left * ns for (m, _), ns in times if m.trade_offs), default=float("inf"))

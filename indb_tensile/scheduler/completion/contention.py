@@ -17,16 +17,23 @@ want them, and whatever a process cannot use goes to the others (max-min fairnes
 Networks", 1992). With `k` jobs that compute on `p` processors each, and `e` edges, threads want as many processors as
 `x = k + e/p` jobs, which together do as much work as `x / C(x)` jobs alone. Of it an edge has an equal part or one
 processor, whichever is less, and the jobs have the rest.
+
+Jobs are not all like the steps that were measured. Threads of some wait for each other more than those of others,
+long trainings have a lower priority than short ones, and other programs take a part of the processors, such as the
+controller and the database. Where the number of cores is known, a factor is therefore corrected by the ratio of two
+divisions of these cores (processor_shares.py): by what these jobs want, and by what as many equal jobs would want.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
 from indb_tensile.errors import InvariantError
+from indb_tensile.scheduler.completion.processor_shares import ProcessorLoad, fair_parts
 
 NEW_WEIGHT = 0.25  # least weight of an observation, which is noisy, because jobs come and go meanwhile
+_LEAST_CORES = 0.25  # for all jobs, however many cores other programs take: Linux leaves a job its part
 _MOST_COUNTED = round(1 / NEW_WEIGHT) - 2  # observations, after which each has NEW_WEIGHT
 
 Points = tuple[tuple[int, float], ...]
@@ -42,6 +49,9 @@ class Contention:
     short step was measured; then all steps have the same factor. `processors` is the number of processors that a job
     computes with. Where it is 1, an edge counts like a job. `observations` are pairs of a number of jobs and how
     often it was observed since these factors were measured, up to the number from which on the weight is the same.
+
+    `cores` is the number of processors that all jobs share, and `taken_cores` how many of them other programs keep
+    busy meanwhile. Where `cores` is 0, the device is not made of processors, and all jobs count as equal.
     """
 
     points: Points
@@ -49,6 +59,8 @@ class Contention:
     short_ns: int = 0
     processors: int = 1
     observations: tuple[tuple[int, int], ...] = ()
+    cores: int = 0
+    taken_cores: float = 0.0
 
     def __post_init__(self) -> None:
         for points in (self.points, self.short_points) if self.short_points else (self.points,):
@@ -61,6 +73,8 @@ class Contention:
             raise InvariantError(f"a short step takes {self.short_ns} ns, with the contention {self.short_points}")
         if self.processors < 1:
             raise InvariantError(f"contention is given for jobs of {self.processors} processors, not of 1 or more")
+        if self.cores < 0 or not 0 <= self.taken_cores < inf:
+            raise InvariantError(f"{self.taken_cores} of {self.cores} cores are taken by other programs")
 
     def slowdown(self, jobs: int, step_ns: float = float("inf"), edges: int = 0) -> float:
         """Return the factor for this number of jobs, for a job whose step computes for `step_ns` alone.
@@ -100,6 +114,45 @@ class Contention:
         """
         return self.edge_slowdown(jobs, edges) * self.slowdown(jobs) / self.slowdown(jobs, edges=edges)
 
+    def slowdowns_of(self, loads: Sequence[ProcessorLoad], steps_ns: Sequence[float], edges: int = 0) -> list[float]:
+        """Return the factor for each of these jobs side by side, whose steps compute for so long alone.
+
+        The factors of jobs that are like the steps that were measured are those of `slowdowns`. All are at least 1.
+        """
+        factors = self.slowdowns(len(loads), steps_ns, edges)
+        if not self._differ(loads):
+            return factors
+        corrections = self._corrections(loads, edges)
+        return [max(1.0, factor * of_job) for factor, of_job in zip(factors, corrections, strict=False)]
+
+    def edge_slowdown_beside(self, loads: Sequence[ProcessorLoad], edges: int) -> float:
+        """Return by how much longer a job starts up or closes, as one of `edges` edges beside these jobs."""
+        factor = self.edge_slowdown(len(loads), edges)
+        if not edges or not self._differ(loads):
+            return factor
+        return max(1.0, factor * self._corrections(loads, edges)[-1])
+
+    def _differ(self, loads: Sequence[ProcessorLoad]) -> bool:
+        """Return whether these jobs, or the programs beside them, want processors otherwise than equal jobs do."""
+        if not self.cores:
+            return False
+        usual = (None, self.processors)
+        return self.taken_cores > 0 or any(load.processors not in usual or load.weight != 1 for load in loads)
+
+    def _corrections(self, loads: Sequence[ProcessorLoad], edges: int) -> list[float]:
+        """Return for each job, and then each edge, by which factor it has less of the cores than one of equal jobs.
+
+        Edges have the weight 1. Other programs have what they take: they were measured beside jobs.
+        """
+        wants = [min(self.cores, load.processors or self.processors) for load in loads] + [1.0] * edges
+        weights = [load.weight for load in loads] + [1.0] * edges
+        usual = [float(min(self.cores, self.processors))] * len(loads) + [1.0] * edges
+        left = max(_LEAST_CORES, self.cores - self.taken_cores)
+        parts = fair_parts(wants, weights, left)
+        usual_parts = fair_parts(usual, [1.0] * len(usual), self.cores)
+        rows = zip(wants, parts, usual, usual_parts, strict=True)
+        return [want / part * usual_part / usual for want, part, usual, usual_part in rows]
+
     def _factors(self, jobs: float, steps_ns: Iterable[float]) -> list[float]:
         """Return the factor of each of these steps where threads want as many processors as this number of jobs."""
         factor = _at(self.points, jobs)
@@ -127,8 +180,12 @@ class Contention:
         """
         return min(1.0, self.short_ns / max(1.0, step_ns))
 
-    def observed(self, jobs: int, slowdown: float, step_ns: float = float("inf")) -> "Contention":
+    def observed(
+        self, jobs: int, slowdown: float, step_ns: float = float("inf"), foretold: float | None = None
+    ) -> "Contention":
         """Return the contention corrected by one observation of this number of jobs, of a step of `step_ns` alone.
+
+        `foretold` is the factor that was foretold for this job, if it differs from that of equal jobs.
 
         The factors of long and of short steps are corrected by the parts that they have in this step. Larger numbers
         of jobs are corrected by the same ratio, because the cause probably affects more jobs as well. Smaller numbers
@@ -142,7 +199,7 @@ class Contention:
         seen = dict(self.observations)
         known = seen.get(jobs, 0)
         share = self.short_share(step_ns)
-        error = max(1.0, slowdown) / self.slowdown(jobs, step_ns) - 1
+        error = max(1.0, slowdown) / (foretold or self.slowdown(jobs, step_ns)) - 1
         # Divided by the squares, so that the factor of this step moves by the weight, however it is composed.
         weight = max(NEW_WEIGHT, 1 / (known + 2)) / (share**2 + (1 - share) ** 2)
         return replace(

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from indb_tensile.errors import InvariantError
 from indb_tensile.job import JobId
+from indb_tensile.scheduler.completion.processor_shares import ProcessorLoad
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +54,8 @@ class JobDemand:
 
     `trade_offs` start with the plan that needs most memory and least time. Each further plan needs less memory and
     more time than the plan before it. `steps_left` and `steps` (all of the training) count training steps. Validation
-    counts as the fraction of a training step that it takes. `owner` is the role's oid.
+    counts as the fraction of a training step that it takes. `owner` is the role's oid. `load` is what its
+    steps want of the processors.
 
     `startup_ns` is the time from the order to start until the first step, or what is left of it. `closing_ns` is the
     time from the last step, after which the job's memory is free, until the job is done.
@@ -68,6 +70,7 @@ class JobDemand:
     kind: str = ""  # jobs of one kind have equal graphs
     startup_ns: float = 0.0
     closing_ns: float = 0.0
+    load: ProcessorLoad = ProcessorLoad()  # noqa: RUF009 - it is immutable
 
     def __post_init__(self) -> None:
         if not self.trade_offs:

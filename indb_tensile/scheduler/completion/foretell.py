@@ -119,7 +119,7 @@ def until_one_leaves(
             computing, later_ns = _busy(forecasts, now_ns, running, startup_ns, ends_ns)
             next_jobs = min(max(0, len(left) - soon.bit_count()), waiting.bit_count())  # that may start up meanwhile
             edges = (running & ~computing).bit_count() + len(later_ns) + len(left) + next_jobs
-            factor = forecasts.edge_slowdown(computing.bit_count(), edges)
+            factor = forecasts.edge_slowdown(computing, edges)
         for k in left:
             ends_ns[k] = now_ns + forecasts.closing_ns[k] * factor
             turnaround += ends_ns[k] / forecasts.total_ns[k]
@@ -177,7 +177,7 @@ def _speeds(
     computing, later_ns = _busy(forecasts, now_ns, running, startup_ns, ends_ns)
     edges = (running & ~computing).bit_count() + len(later_ns) if forecasts.device.prepares_jobs else 0
     step_ns = dict(zip(members(computing), forecasts.part_step_ns(running, computing, edges) or (), strict=True))
-    return step_ns, forecasts.edge_slowdown(computing.bit_count(), edges), min(later_ns, default=inf)
+    return step_ns, forecasts.edge_slowdown(computing, edges), min(later_ns, default=inf)
 
 
 def _busy(

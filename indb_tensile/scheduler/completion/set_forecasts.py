@@ -106,14 +106,15 @@ class SetForecasts:
         return self._known_parts[part]
 
     def edge_slowdown(self, computing: int, edges: int) -> float:
-        """Return by how much longer a job starts up or closes if so many jobs compute, and so many start up or close,
+        """Return by how much longer a job starts up or closes if these jobs compute, and so many start up or close,
         with itself.
         """
         if not self.device.prepares_jobs:
             return 1.0
         beside = (computing, edges)
         if beside not in self._edge_slowdowns:
-            self._edge_slowdowns[beside] = self.device.contention.edge_slowdown(computing, edges)
+            loads = [self.demands[k].load for k in members(computing)]
+            self._edge_slowdowns[beside] = self.device.contention.edge_slowdown_beside(loads, edges)
         return self._edge_slowdowns[beside]
 
     def startup_lead(self, computing: int, edges: int) -> float:
@@ -177,7 +178,8 @@ class SetForecasts:
         estimate = self._estimate(jobs)
         if estimate is None:  # a plan was found nevertheless
             return tuple(whole[place] for place in places)
-        part = self._times([estimate.points[place] for place in places], edges)
+        points = [estimate.points[place] for place in places]
+        part = self._times(points, members(computing), edges)
         ratios = (whole[place] / estimate.step_ns[place] for place in places)
         return tuple(ns * ratio for ns, ratio in zip(part, ratios, strict=True))
 
@@ -190,14 +192,17 @@ class SetForecasts:
                 self._known_estimates[jobs] = None
             else:
                 points = [self.demands[k].trade_offs[at] for k, at in zip(numbers, divided, strict=True)]
-                self._known_estimates[jobs] = _Estimate(points=points, step_ns=self._times(points))
+                self._known_estimates[jobs] = _Estimate(points=points, step_ns=self._times(points, numbers))
         return self._known_estimates[jobs]
 
-    def _times(self, points: Sequence[TradeOff], edges: int = 0) -> list[float]:
-        """Return the times of the steps of jobs that compute under these plans, while so many start up or close."""
+    def _times(self, points: Sequence[TradeOff], numbers: Sequence[int], edges: int = 0) -> list[float]:
+        """Return the times of the steps of these jobs, which compute under these plans while so many start up or
+        close.
+        """
         if not points:
             return []
-        slowdowns = self.device.contention.slowdowns(len(points), [point.compute_ns for point in points], edges)
+        loads, steps_ns = [self.demands[k].load for k in numbers], [point.compute_ns for point in points]
+        slowdowns = self.device.contention.slowdowns_of(loads, steps_ns, edges)
         times = [p.beside_others_ns(slowdown) for p, slowdown in zip(points, slowdowns, strict=True)]
         return _with_lanes(points, times)
 

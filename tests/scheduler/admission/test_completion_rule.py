@@ -133,11 +133,11 @@ def _running_alone() -> tuple[Pool, Member, JobPlan, Workload]:
 def test_step_is_foretold_by_the_latencies_of_its_forecast_and_not_by_those_of_the_next_plan() -> None:
     pool, member, plan, workload = _running_alone()
     busy = replace(member, workload=replace(workload, latency_ns=((10_000,),)))
-    assert planned_step_ns(pool, busy, plan, 1) == planned_step_ns(pool, member, plan, 1) == 1000
+    assert planned_step_ns(pool, busy, plan) == planned_step_ns(pool, member, plan) == 1000
     twice = replace(plan.plans[0], executions=(Execution(operator=OpIndex(0)),) * 2)
     forecast = replace(plan.forecast, iteration_ns=6000, compute_ns=6000)
     recomputed = replace(plan, plans=(twice, *plan.plans[1:]), forecast=forecast)
-    assert planned_step_ns(pool, busy, recomputed, 1) == 2000, (
+    assert planned_step_ns(pool, busy, recomputed) == 2000, (
         "operators took 3,000 ns beside others and take 1,000 alone"
     )
 
@@ -150,11 +150,11 @@ def test_the_upload_is_no_part_of_what_a_plan_computes() -> None:
     member = replace(member, workload=workload, alone_ns=1050)
     forecast = replace(plan.forecast, iteration_ns=1020, compute_ns=1000, upload_ns=20)
     plan = replace(plan, plans=(Plan(policy=plan.plans[0].policy),), forecast=forecast)
-    assert planned_step_ns(pool, member, plan, 1) == 1020, "as the plan foretells, because nothing has changed since"
+    assert planned_step_ns(pool, member, plan) == 1020, "as the plan foretells, because nothing has changed since"
     ordered = (Execution(operator=OpIndex(0)), Execution(operator=OpIndex(1)))
     plan = replace(plan, plans=(replace(plan.plans[0], executions=ordered),))
-    assert planned_step_ns(pool, member, plan, 1) == 1020
-    assert planned_step_ns(pool, replace(member, alone_ns=2100), plan, 1) == 2020, "operators take twice as long"
+    assert planned_step_ns(pool, member, plan) == 1020
+    assert planned_step_ns(pool, replace(member, alone_ns=2100), plan) == 2020, "operators take twice as long"
 
 
 def test_steps_that_are_left_are_known_to_the_decision() -> None:

@@ -122,7 +122,7 @@ def test_on_a_processor_what_lies_between_iterations_is_slowed_down_like_operato
     member = controller.pool.of_trainer(trainer)
     assert member is not None
     assert member.plan is not None
-    assert planned_step_ns(controller.pool, member, member.plan, 4) == 2800, "four jobs on two cores"
+    assert planned_step_ns(controller.pool, member, member.plan, unknown=3) == 2800, "four jobs on two cores"
 
 
 def test_a_time_between_iterations_beside_other_jobs_is_reduced_like_the_operators() -> None:

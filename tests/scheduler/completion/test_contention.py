@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from indb_tensile.errors import InvariantError
 from indb_tensile.scheduler.completion.contention import Contention, Points, of_cores
+from indb_tensile.scheduler.completion.processor_shares import ProcessorLoad, weight_of
 
 _SHORT = Contention(points=((1, 1.0), (2, 1.0), (4, 2.0)), short_points=((1, 1.0), (2, 1.5), (4, 3.0)), short_ns=1000)
 _FACTORS = st.lists(st.floats(0.5, 8.0), min_size=3, max_size=3)
@@ -194,3 +195,87 @@ def test_alone_there_is_no_contention_to_observe() -> None:
 def test_contention_without_meaning_is_refused(points: tuple[tuple[int, float], ...]) -> None:
     with pytest.raises(InvariantError):
         Contention(points=points)
+
+
+# --- jobs that are not like the steps that were measured -----------------------------------------------------------
+
+
+@st.composite
+def _loads(draw: st.DrawFn) -> ProcessorLoad:
+    processors = draw(st.one_of(st.none(), st.floats(0.5, 8.0)))
+    return ProcessorLoad(processors=processors, weight=draw(st.sampled_from([1.0, 0.8, 0.64, 0.4096])))
+
+
+_SEVERAL = st.lists(_loads(), min_size=1, max_size=6)
+
+
+@given(_contentions(), st.integers(1, 8), st.integers(0, 4), st.integers(0, 16), st.floats(1e3, 1e9))
+def test_equal_jobs_on_cores_of_which_nothing_is_taken_have_the_measured_factors(
+    contention: Contention, jobs: int, edges: int, cores: int, step_ns: float
+) -> None:
+    contention = replace(contention, cores=cores)
+    loads, steps_ns = [ProcessorLoad()] * jobs, [step_ns] * jobs
+    assert contention.slowdowns_of(loads, steps_ns, edges) == contention.slowdowns(jobs, steps_ns, edges)
+    assert contention.edge_slowdown_beside(loads, edges) == contention.edge_slowdown(jobs, edges)
+
+
+@given(_contentions(), _SEVERAL, st.integers(0, 4), st.floats(0, 4), st.floats(0, 4))
+def test_the_more_cores_are_taken_the_longer_everybody_takes(
+    contention: Contention, loads: list[ProcessorLoad], edges: int, taken: float, more: float
+) -> None:
+    less, most = (replace(contention, cores=4, taken_cores=cores) for cores in sorted((taken, more)))
+    steps_ns = [1e9] * len(loads)
+    pairs = zip(less.slowdowns_of(loads, steps_ns, edges), most.slowdowns_of(loads, steps_ns, edges), strict=True)
+    assert all(1 <= factor <= larger * (1 + 1e-9) for factor, larger in pairs)
+    assert 1 <= less.edge_slowdown_beside(loads, edges) <= most.edge_slowdown_beside(loads, edges) * (1 + 1e-9)
+
+
+@given(_SEVERAL, st.integers(0, 4), st.integers(1, 8), st.floats(0, 0.5))
+def test_different_jobs_and_edges_use_all_cores_that_they_want_and_that_are_not_taken(
+    loads: list[ProcessorLoad], edges: int, cores: int, taken: float
+) -> None:
+    """Where jobs slow each other down only because they share cores."""
+    contention = replace(of_cores(cores, 1), cores=cores, taken_cores=taken)
+    wants = [min(cores, load.processors or 1) for load in loads]
+    steps = contention.slowdowns_of(loads, [1e9] * len(loads), edges)
+    used = sum(want / factor for want, factor in zip(wants, steps, strict=True))
+    used += edges / contention.edge_slowdown_beside(loads, edges)
+    wanted = sum(wants) + edges
+    if wanted <= cores - taken:
+        assert used <= wanted * (1 + 1e-9)
+    else:
+        assert used <= max(cores - taken, len(loads) + edges) * (1 + 1e-9)
+
+
+def test_two_jobs_on_two_cores_lose_what_other_programs_take_and_one_loses_nothing() -> None:
+    contention = replace(of_cores(2, 1), cores=2, taken_cores=0.1)
+    assert contention.slowdowns_of([ProcessorLoad()] * 2, [1e9] * 2) == pytest.approx([2 / 1.9] * 2)
+    assert contention.slowdowns_of([ProcessorLoad()], [1e9]) == [1.0]
+    assert contention.slowdowns_of([ProcessorLoad()], [1e9], edges=1) == pytest.approx([2 / 1.9])
+    assert contention.edge_slowdown_beside((), 1) == 1.0
+
+
+def test_a_long_training_loses_most_where_others_start_up() -> None:
+    contention, long = replace(of_cores(2, 1), cores=2), ProcessorLoad(weight=weight_of(5))
+    assert contention.slowdowns_of([ProcessorLoad()], [1e9], edges=2) == [1.5]
+    assert contention.slowdowns_of([long], [1e9], edges=2) == pytest.approx([1 / (2 * 0.4096 / 2.4096)])
+    assert contention.slowdowns_of([long], [1e9], edges=1) == [1.0], "a core each"
+    assert contention.edge_slowdown_beside([long], 2) == pytest.approx(2.4096 / 2)
+
+
+def test_jobs_whose_threads_wait_for_each_other_share_cores_at_a_lower_cost() -> None:
+    contention = replace(of_cores(2, 2), cores=2)
+    factors = contention.slowdowns_of([ProcessorLoad(processors=1.8), ProcessorLoad(processors=1.6)], [1e9] * 2)
+    assert factors == pytest.approx([1.8, 1.6]), "a core each"
+
+
+def test_a_job_is_observed_relative_to_what_was_foretold_for_it() -> None:
+    contention = Contention(points=((1, 1.0), (2, 1.2)))
+    assert contention.observed(2, 1.5, foretold=1.5) == replace(contention, observations=((2, 1),))
+    assert contention.observed(2, 1.8, foretold=1.5).slowdown(2) == pytest.approx(1.2 * 1.1)
+
+
+@pytest.mark.parametrize(("cores", "taken"), [(-1, 0.0), (2, -0.5), (2, float("nan"))])
+def test_cores_without_meaning_are_refused(cores: int, taken: float) -> None:
+    with pytest.raises(InvariantError, match="taken by other programs"):
+        Contention(points=((1, 1.0),), cores=cores, taken_cores=taken)
