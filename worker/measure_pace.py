@@ -13,7 +13,7 @@ from indb_tensile import settings_loader
 from indb_tensile.catalog import device_speed
 from indb_tensile.catalog.connection import WORK_LOCK_TIMEOUT_MS, Session
 from indb_tensile.controller.parent_death import die_with_parent
-from indb_tensile.device.hardware import emulated_kind
+from indb_tensile.device.backend import kind_of
 from indb_tensile.errors import TensileError
 from indb_tensile.executor.latency.reference_step import measure_pace
 from indb_tensile.log import start_log
@@ -29,9 +29,10 @@ def main() -> int:
     try:
         die_with_parent()
         torch.set_num_threads(settings.threads)
+        kind = kind_of(settings.device, settings.threads)
         pace = measure_pace(machine(settings.emulate))
         with Session(settings.dsn, application_name="tensile pace", lock_timeout_ms=WORK_LOCK_TIMEOUT_MS) as session:
-            session.run(lambda c: device_speed.save_pace(c, emulated_kind(), settings.emulate, pace))
+            session.run(lambda c: device_speed.save_pace(c, kind, settings.emulate, pace))
     except (TensileError, psycopg.Error) as error:
         log.error("the speed of this machine was not measured: %s", error)  # noqa: TRY400 - no traceback needed
         return error.exit_code if isinstance(error, TensileError) else 1

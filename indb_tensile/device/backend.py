@@ -165,7 +165,7 @@ def kind_of(device: str, threads: int = 1) -> str:
     gpu = _gpu(device)
     if gpu is not None:
         return f"cuda:{gpu.name}"
-    return cpu_kind(threads) if device == CPU else emulated_kind()
+    return cpu_kind(threads) if device == CPU else emulated_kind(threads)
 
 
 def speed_of(device: str) -> DeviceSpeed:

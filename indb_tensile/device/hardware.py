@@ -29,9 +29,12 @@ _MOST_REGIONS = 8192  # a process reads every region's word when it looks for ne
 PROCESSOR_SPEED = DeviceSpeed(flops_per_s=100_000_000_000, bytes_per_s=10_000_000_000, launch_ns=5_000)
 
 
-def emulated_kind() -> str:
-    """Return `emulated:` and the processor's name, because the processor decides how long operators take."""
-    return f"emulated:{processor()}"
+def emulated_kind(threads: int) -> str:
+    """Return `emulated:`, the processor's name and the threads of an operator if it has several.
+
+    The processor and the threads decide how long operators take.
+    """
+    return f"emulated:{processor()}{f', {threads} threads' * (threads != 1)}"
 
 
 def cpu_kind(threads: int) -> str:

@@ -89,9 +89,9 @@ def test_new_device_is_measured_before_jobs_start(database: Database) -> None:
         slower_query = (
             "select here_ns > there_ns from tensile.device_paces where machine = 'h200' and device_kind = %s"
         )
-        assert scalar(connection, slower_query, emulated_kind())
+        assert scalar(connection, slower_query, emulated_kind(1))
         rates_query = "select bool_and(mb_per_s <= emulated_mb_per_s) from tensile.stat_link where device = %s"
-        assert scalar(connection, rates_query, emulated_kind())
+        assert scalar(connection, rates_query, emulated_kind(1))
 
 
 @pytest.mark.nightly

@@ -178,11 +178,12 @@ def test_the_first_estimate_of_a_gpus_speed_is_its_data_sheet() -> None:
 
 
 def test_an_emulated_device_keeps_its_kind_and_estimated_speed() -> None:
-    assert (kind_of("emulated"), speed_of("emulated")) == (emulated_kind(), PROCESSOR_SPEED)
+    assert (kind_of("emulated"), speed_of("emulated")) == (emulated_kind(1), PROCESSOR_SPEED)
 
 
-def test_the_kind_of_a_processor_includes_the_number_of_its_threads() -> None:
-    assert len({kind_of("emulated"), kind_of("cpu", 1), kind_of("cpu", 2)}) == 3
+def test_the_kind_of_a_processor_or_emulated_device_includes_the_number_of_threads() -> None:
+    kinds = {kind_of(device, threads) for device in ("cpu", "emulated", "emulated:1") for threads in (1, 2)}
+    assert len(kinds) == 4
     assert kind_of("cpu", 1).endswith(", 1 thread")
     assert kind_of("cpu", 2).endswith(", 2 threads")
     assert speed_of("cpu") == PROCESSOR_SPEED

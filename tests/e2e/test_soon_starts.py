@@ -37,7 +37,7 @@ def service(database: Database) -> Iterator[Service]:
         }
         with database.connect("tensile_worker") as connection:
             pair = MeasuredContention(jobs=2, arithmetic=2.2, memory=2.2, mixed=2.2)
-            save_contention(connection, emulated_kind(), (ALONE, pair))
+            save_contention(connection, emulated_kind(2), (ALONE, pair))
         yield service
 
 

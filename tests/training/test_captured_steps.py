@@ -43,7 +43,7 @@ def test_latencies_are_estimated_then_predicted_by_a_stored_predictor_then_measu
     assert steps.latency_ns == (estimate(graph, PROCESSOR_SPEED),)
     predictor = _predictor()
     stored = StoredPredictor(model=predictor.to_bytes(), survey=b"", samples=60, history=0)
-    session.run(lambda c: predictors.save_predictor(c, emulated_kind(), stored))
+    session.run(lambda c: predictors.save_predictor(c, emulated_kind(1), stored))
     predicted_ns = predict_latencies(graph, described, PROCESSOR_SPEED, predictor)
     assert _steps(session).latency_ns == (predicted_ns,)
 
@@ -59,7 +59,7 @@ def test_measured_operators_are_described_for_the_predictor(session: Session) ->
     torch.manual_seed(0)
     steps = _steps(session)
     steps.calibrate(session, 1 << 30)
-    history = session.run(lambda c: predictors.history(c, emulated_kind()))
+    history = session.run(lambda c: predictors.history(c, emulated_kind(1)))
     described = {read_description(text): ns for text, ns in history}
     descriptions = steps.captured[0].descriptions
     assert described == {

@@ -118,11 +118,11 @@ LEARNER = "tests.training.learner_process"
 def test_the_learners_process_learns_from_a_survey_and_from_jobs_on_this_machine(
     session: Session, database: Database
 ) -> None:
-    _jobs_measure(session, 60, emulated_kind())
+    _jobs_measure(session, 60, emulated_kind(1))
     settings = Settings(dsn=database.dsn("tensile_worker"), survey_s=0.05)
     done = run(LEARNER, environment=settings.environment())
     assert done.returncode == 0, done.stderr
-    stored = session.run(lambda c: predictors.load_predictor(c, emulated_kind()))
+    stored = session.run(lambda c: predictors.load_predictor(c, emulated_kind(1)))
     assert stored is not None
     surveyed = read_samples(zlib.decompress(stored.survey).decode())
     assert (stored.samples, stored.history) == (60 + len(surveyed), 60)
