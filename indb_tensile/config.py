@@ -75,7 +75,8 @@ class Settings:
     `tensile up --mps` starts it.
 
     Planning. `drift_threshold` bounds TENSILE's |s' - s| / s. When a controller first uses a kind of device, it
-    spends `survey_s` of the device's time on measuring operators; 0 trains no latency predictor.
+    spends `survey_s` of the device's time on measuring operators; 0 trains no latency predictor, and
+    measures no contention.
 
     Judging. With `baseline`, gradient boosting is fitted to the rows of a published version while a processor is
     idle, and its metrics are stored beside those of the version.

@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
@@ -44,9 +45,9 @@ from indb_tensile.device.backend import (
 )
 from indb_tensile.device.cuda import Gpu
 from indb_tensile.device.hardware import cores
-from indb_tensile.errors import TensileError
+from indb_tensile.errors import DatabaseError, TensileError
 from indb_tensile.log import start_log
-from indb_tensile.scheduler.admission.events import BudgetChange, Stop
+from indb_tensile.scheduler.admission.events import BudgetChange, ContentionChange, Stop
 from indb_tensile.scheduler.admission.overheads import Overheads
 from indb_tensile.scheduler.admission.pool import Pool, Sharing
 from indb_tensile.scheduler.completion.contention import Contention
@@ -54,7 +55,7 @@ from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.next_batch import BATCH_NAMES
 
 from .companions import SERVICE, Companions
-from .controller_device import TakenDevice, child_environment, choose_device, settings_for, take_device
+from .controller_device import TakenDevice, child_environment, choose_device, contention, settings_for, take_device
 from .start_patience import sentences, with_patience
 
 TRAINER = "indb_tensile.worker.trainer"
@@ -99,7 +100,7 @@ def _run(settings: Settings) -> None:
         taken = take_device(chosen, settings, records, stack, fixed="capacity_bytes" in set_names)
         settings = taken.settings
         forks = stack.enter_context(closing(_fork_server(chosen, settings)))
-        companions = Companions(settings, forks, records)
+        companions = Companions(settings, forks, records, _contention_reader(settings, records, mailbox))
         stack.callback(companions.stop)
         planner = stack.enter_context(closing(_make_planner(settings, taken.link, mailbox)))
         trainers = Trainers(
@@ -144,6 +145,26 @@ def _start_threads(settings: Settings, mailbox: Mailbox[Mail], companions: Compa
     notifications = Listener(settings.dsn, application_name="tensile listener")
     stack.callback(ListenerThread(notifications, partial(_pass_on, mailbox, companions)).close)
     _start_housekeeping(settings, stack, companions)
+
+
+def _contention_reader(
+    settings: Settings, records: CatalogRecords, mailbox: Mailbox[Mail]
+) -> Callable[[], bool] | None:
+    """Return what passes measured contention on to the loop and returns whether it could. None: all is measured."""
+    _, complete = contention(settings, records)
+    if complete or not settings.survey_s or settings.device.startswith("cuda"):
+        return None
+
+    def announce() -> bool:
+        try:
+            measured, _ = contention(settings, records)
+        except DatabaseError as error:
+            log.debug("measured contention was not read: %s", error.message)
+            return False
+        mailbox.post(ContentionChange(contention=_shared_cores(measured, settings)))
+        return True
+
+    return announce
 
 
 def _make_planner(settings: Settings, link: Link, mailbox: Mailbox[Mail]) -> BackgroundPlanner:

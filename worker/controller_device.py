@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from indb_tensile import config, settings_loader
-from indb_tensile.catalog.device_contention import contention_of
+from indb_tensile.catalog.device_contention import contention_of, numbers_to_measure
 from indb_tensile.config import Settings
 from indb_tensile.controller.device_ledger import DeviceMemory
 from indb_tensile.controller.device_room import Headroom, RoomLimits
@@ -210,20 +210,40 @@ def _measure_emulated_link(ledger: Ledger, nominal: Link, records: CatalogRecord
     return link
 
 
-def _contention(settings: Settings, records: CatalogRecords) -> Contention:
-    """Return by how much jobs slow each other down, until running jobs have corrected it.
+def contention(settings: Settings, records: CatalogRecords) -> tuple[Contention, bool]:
+    """Return by how much jobs slow each other down, and whether all of it was measured.
 
-    It is measured when a kind of device is first used. If that fails, or no time was set for it, it is assumed.
+    What was not measured is estimated: from the number of cores, or as some value for a GPU.
     """
     measured = records.contention()
-    if not measured and settings.survey_s > 0:
-        if measuring_exit_code(_worker_command("measure_contention"), child_environment(settings)):
-            log.warning("by how much jobs slow each other down is assumed, because it could not be measured")
-        measured = records.contention()
-    on_gpu = settings.device.startswith("cuda")
-    if measured:
-        return contention_of(measured, 1 if on_gpu else min(cores(), settings.threads))
-    return Contention(points=_GPU_CONTENTION) if on_gpu else of_cores(cores(), settings.threads)
+    numbers = {row.jobs for row in measured}
+    complete = numbers.issuperset(numbers_to_measure(settings.max_jobs))
+    on_gpu = _is_gpu(settings)
+    if numbers - {1}:
+        return contention_of(measured, 1 if on_gpu else min(cores(), settings.threads)), complete
+    estimated = Contention(points=_GPU_CONTENTION) if on_gpu else of_cores(cores(), settings.threads)
+    return estimated, complete
+
+
+def _contention(settings: Settings, records: CatalogRecords) -> Contention:
+    """Return the contention that decisions begin with.
+
+    That of a GPU is measured now, if this kind was never measured, because the controller takes its memory next. That
+    of processors is measured while no job runs (controller/contention_process.py).
+    """
+    known, complete = contention(settings, records)
+    if complete or not settings.survey_s:
+        return known
+    if not _is_gpu(settings):
+        log.info("how much jobs slow each other down is estimated, until it is measured while no job runs")
+        return known
+    if measuring_exit_code(_worker_command("measure_contention"), child_environment(settings)):
+        log.warning("how much jobs slow each other down is assumed, because it could not be measured")
+    return contention(settings, records)[0]
+
+
+def _is_gpu(settings: Settings) -> bool:
+    return settings.device.startswith("cuda")
 
 
 def _create_ledger(settings: Settings) -> Ledger:

@@ -1,16 +1,21 @@
 """A process that measures once how much jobs side by side slow each other down on this kind of device, and then ends.
 
-The controller starts it before its first job if the catalog has no measurement. Of the controllers that start
-together one measures. 1, 2, 4 and 8 processes, as many as jobs, run reference steps at the same time: all of them
-steps of a training; all bound by arithmetic, all bound by memory, and half of each; and all short ones, and half of
-them beside either of the two before. A GPU is measured in its present mode, with or without MPS. On a processor, the
-processor time of a step is measured, which grows as jobs share caches and the memory bus, and is multiplied by the
-share of the cores that the steps keep busy. Exit codes are those of the controller.
+On processors the controller starts it when no job runs (controller/contention_process.py), and it ends with the exit
+code 75 as soon as a job of another controller runs on this host. On a GPU the controller runs it when it starts,
+before it takes the device's memory. What the catalog has already is not measured again. Of the controllers that start
+together one measures.
+
+1, 2, 4 and 8 processes, as many as jobs, run reference steps at the same time: all of them steps of a training; all
+bound by arithmetic, all bound by memory, and half of each; and all short ones, and half of them beside either of the
+two before. A GPU is measured in its present mode, with or without MPS. On a processor, the processor time of a step
+is measured, which grows as jobs share caches and the memory bus, and is multiplied by the share of the cores that the
+steps keep busy. The other exit codes are those of the controller.
 """
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+import socket
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from statistics import mean, median
 
@@ -18,9 +23,10 @@ import psycopg
 
 from indb_tensile import settings_loader
 from indb_tensile.catalog import device_contention
-from indb_tensile.catalog.connection import WORK_LOCK_TIMEOUT_MS, Session
-from indb_tensile.catalog.device_contention import ALONE, MeasuredContention
+from indb_tensile.catalog.connection import WORK_LOCK_TIMEOUT_MS, Connection, Session
+from indb_tensile.catalog.device_contention import ALONE, MeasuredContention, numbers_to_measure
 from indb_tensile.config import Settings
+from indb_tensile.controller.contention_process import DISTURBED
 from indb_tensile.controller.parent_death import die_with_parent
 from indb_tensile.device.backend import kind_of
 from indb_tensile.device.hardware import cores
@@ -32,8 +38,8 @@ from worker.reference_processes import StepPhase, speeds_by_phase
 
 log = logging.getLogger("contention")
 
-JOBS = (1, 2, 4, 8)
 _SPAN_S = 0.25  # processor time of one measurement; shorter ones vary by more than 10 % on a machine with other work
+_SHORT_SPAN_S = 0.1  # of work bound by one resource, whose factors decide nothing
 # Whether two jobs run side by side or in turns is decided most often, and a factor that is a tenth too high decides
 # it wrongly. Factors of single rounds vary by a tenth.
 _TRAINING_ROUNDS = 8
@@ -42,24 +48,20 @@ _OTHERS_S = 300.0  # for the measurement of another controller of this kind, whi
 _ARITHMETIC, _MEMORY, _SWITCHES, _TRAINING = ReferenceStep
 
 
+class _DisturbedError(Exception):
+    """A job runs on this host, so what is measured now would contain its load."""
+
+
 def main() -> int:
     """Measure the contention and store it. Returns the exit code."""
     settings = settings_loader.load(os.environ)
     start_log("contention", settings.log_level.upper())
     try:
         die_with_parent()
-        most = max(2, min(max(JOBS), settings.max_jobs))
-        numbers = tuple(jobs for jobs in JOBS if jobs <= most)
-        kind = kind_of(settings.device, settings.threads)
-        with _session(settings) as claim, _session(settings) as store:
-            rows = claim.run(
-                lambda claiming: store.run(
-                    lambda storing: device_contention.contention_measured_once(
-                        claiming, storing, kind, lambda: measure(settings.device, settings.threads, numbers)
-                    ),
-                    wait_for_locks=False,
-                )
-            )
+        rows = _measured_once(settings)
+    except _DisturbedError:
+        log.info("a job runs on this host: how jobs slow each other down is measured later")
+        return DISTURBED
     except (TensileError, psycopg.Error) as error:
         log.error("contention was not measured: %s", error)  # noqa: TRY400 - no traceback needed
         return error.exit_code if isinstance(error, TensileError) else 1
@@ -72,6 +74,30 @@ def main() -> int:
     return 0
 
 
+def _measured_once(settings: Settings) -> tuple[MeasuredContention, ...]:
+    """Measure and store what the catalog does not have yet, and return all. Raises _DisturbedError beside jobs."""
+    device, threads, host = settings.device, settings.threads, socket.gethostname()
+
+    def measured_once(claiming: Connection, storing: Connection) -> tuple[MeasuredContention, ...]:
+        def check() -> None:
+            """Jobs on other GPUs of this host do not disturb a GPU."""
+            if not device.startswith("cuda") and device_contention.has_jobs(storing, host):
+                raise _DisturbedError
+
+        return device_contention.contention_measured_once(
+            claiming,
+            storing,
+            kind_of(device, threads),
+            numbers_to_measure(settings.max_jobs),
+            lambda missing: measure(device, threads, missing, check),
+        )
+
+    with _session(settings) as claim, _session(settings) as store:
+        return claim.run(
+            lambda claiming: store.run(lambda storing: measured_once(claiming, storing), wait_for_locks=False)
+        )
+
+
 def _session(settings: Settings) -> Session:
     return Session(
         settings.dsn,
@@ -81,15 +107,24 @@ def _session(settings: Settings) -> Session:
     )
 
 
-def measure(device: str, threads: int, numbers: tuple[int, ...]) -> tuple[MeasuredContention, ...]:
-    """Return the contention of these numbers of jobs, of which the first is 1. Raises DeviceError."""
+def measure(
+    device: str, threads: int, numbers: tuple[int, ...], check: Callable[[], None] = lambda: None
+) -> Iterator[tuple[MeasuredContention, ...]]:
+    """Yield the contention of these numbers of jobs, that of one job together with the next. Raises DeviceError.
+
+    `check` is called between the parts of the measurement, which take seconds, and once more before rows are
+    yielded. It may raise an error to end it.
+    """
     limit = None if device.startswith("cuda") else cores()
 
-    def factor(kinds: tuple[ReferenceStep, ...], *of: ReferenceStep, rounds: int = 1) -> float:
+    def factor(
+        kinds: tuple[ReferenceStep, ...], *of: ReferenceStep, rounds: int = 1, span_s: float = _SPAN_S
+    ) -> float:
         """Return by what factor these steps take longer side by side: the mean of all, or of the kinds `of` only."""
+        check()
         counted = [number for number, kind in enumerate(kinds) if kind in (of or kinds)]
         most = 1.0 if limit is None else of_cores(limit, threads).slowdown(len(kinds))
-        phases = _rounds_of_phases(kinds, counted, rounds, most)
+        phases = _rounds_of_phases(kinds, counted, rounds, most, span_s)
         speeds = speeds_by_phase(device, threads, kinds, phases)
         length = len(phases) // rounds
         of_rounds = [speeds[at : at + length] for at in range(0, len(phases), length)]
@@ -105,31 +140,42 @@ def measure(device: str, threads: int, numbers: tuple[int, ...]) -> tuple[Measur
         return MeasuredContention(
             jobs=jobs,
             training=factor((_TRAINING,) * jobs, rounds=max(2, _TRAINING_ROUNDS // half)),
-            arithmetic=factor((_ARITHMETIC,) * jobs),
-            memory=factor((_MEMORY,) * jobs),
-            mixed=factor((_ARITHMETIC, _MEMORY) * half),
+            arithmetic=factor((_ARITHMETIC,) * jobs, span_s=_SHORT_SPAN_S),
+            memory=factor((_MEMORY,) * jobs, span_s=_SHORT_SPAN_S),
+            mixed=factor((_ARITHMETIC, _MEMORY) * half, span_s=_SHORT_SPAN_S),
             short=factor((_SWITCHES,) * jobs, rounds=short_rounds),
             short_mixed=mean(mixed),
         )
 
-    alone = speeds_by_phase(device, threads, (_SWITCHES,), [StepPhase(running=(0,), seconds=_SPAN_S)] * _SHORT_ROUNDS)
-    single = replace(ALONE, short_ns=round(1e9 / median(speeds[0].per_second for speeds in alone)))
-    return tuple(single if jobs == 1 else together(jobs) for jobs in numbers)
+    rows: list[MeasuredContention] = []
+    for jobs in numbers:
+        rows.append(_alone(device, threads) if jobs == 1 else together(jobs))
+        check()
+        if jobs > 1:
+            yield tuple(rows)
+            rows.clear()
+
+
+def _alone(device: str, threads: int) -> MeasuredContention:
+    """Return the row of one job, with the time of a short step."""
+    phases = [StepPhase(running=(0,), seconds=_SPAN_S)] * _SHORT_ROUNDS
+    speeds = speeds_by_phase(device, threads, (_SWITCHES,), phases)
+    return replace(ALONE, short_ns=round(1e9 / median(speed[0].per_second for speed in speeds)))
 
 
 def _rounds_of_phases(
-    kinds: Sequence[ReferenceStep], counted: Sequence[int], rounds: int, share: float
+    kinds: Sequence[ReferenceStep], counted: Sequence[int], rounds: int, share: float, span_s: float
 ) -> list[StepPhase]:
-    """Return the phases of all rounds. In each round, one of the counted processes of each kind runs alone, and then
-    all run together for `share` times as long, so that each has as much processor time as alone.
+    """Return the phases of all rounds. In each round, one of the counted processes of each kind runs alone for
+    `span_s`, and then all run together for `share` times as long, so that each has as much processor time as alone.
     """
     everyone = tuple(range(len(kinds)))
     phases = []
     for number in range(rounds):
         for kind in dict.fromkeys(kinds[process] for process in counted):
             same = [process for process in counted if kinds[process] is kind]
-            phases.append(StepPhase(running=(same[number % len(same)],), seconds=_SPAN_S))
-        phases.append(StepPhase(running=everyone, seconds=_SPAN_S * share))
+            phases.append(StepPhase(running=(same[number % len(same)],), seconds=span_s))
+        phases.append(StepPhase(running=everyone, seconds=span_s * share))
     return phases
 
 

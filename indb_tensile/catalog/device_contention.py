@@ -1,6 +1,6 @@
 """Stores how much jobs side by side slow each other down on each kind of device."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from indb_tensile.catalog.connection import Connection
@@ -50,7 +50,15 @@ class MeasuredContention:
         return measured if self.learned_short is None else (measured + self.learned_short) / 2
 
 
+_JOBS = (1, 2, 4, 8)
+
 ALONE = MeasuredContention(jobs=1, arithmetic=1.0, memory=1.0, mixed=1.0, short=1.0, short_mixed=1.0, training=1.0)
+
+
+def numbers_to_measure(max_jobs: int) -> tuple[int, ...]:
+    """Return the numbers of jobs side by side whose contention is measured, where so many may run at a time."""
+    most = max(2, min(max(_JOBS), max_jobs))
+    return tuple(jobs for jobs in _JOBS if jobs <= most)
 
 
 def contention_of(rows: Sequence[MeasuredContention], processors: int = 1) -> Contention:
@@ -88,9 +96,16 @@ def load_contention(connection: Connection, device_kind: str) -> tuple[MeasuredC
 
 
 def contention_measured_once(
-    claim: Connection, store: Connection, device_kind: str, measure: Callable[[], Sequence[MeasuredContention]]
+    claim: Connection,
+    store: Connection,
+    device_kind: str,
+    numbers: Collection[int],
+    measure: Callable[[tuple[int, ...]], Iterable[Sequence[MeasuredContention]]],
 ) -> tuple[MeasuredContention, ...]:
-    """Return the measurements of this kind of device. If there are none, measure and store them over `store`.
+    """Return the measurements of this kind of device. Measure those of `numbers` that are missing.
+
+    `measure` gets the missing numbers of jobs by increasing number, and yields rows, which are stored over `store` as
+    they come. So what was measured until a measurement ended early stays.
 
     Two measurements of one machine at the same time would find each other's load. So of the controllers that start
     together one measures, and the others wait for the end of its transaction on `claim`. Raises
@@ -98,11 +113,17 @@ def contention_measured_once(
     """
     with claim.transaction(force_rollback=True):
         claim.execute(query("claim_contention"), {"device_kind": device_kind})
-        rows = load_contention(store, device_kind)
-        if not rows:
-            save_contention(store, device_kind, measure())
-            rows = load_contention(store, device_kind)
-        return rows
+        missing = set(numbers) - {row.jobs for row in load_contention(store, device_kind)}
+        if missing:
+            for rows in measure(tuple(sorted(missing))):
+                save_contention(store, device_kind, rows)
+        return load_contention(store, device_kind)
+
+
+def has_jobs(connection: Connection, host: str) -> bool:
+    """Return whether a job starts up or trains on this host, whichever controller has it."""
+    row = connection.execute(query("host_has_jobs"), {"host": host}).fetchone()
+    return row is not None and bool(row[0])
 
 
 def save_contention(connection: Connection, device_kind: str, rows: Sequence[MeasuredContention]) -> None:

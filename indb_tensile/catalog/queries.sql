@@ -741,6 +741,10 @@ select jobs, arithmetic, memory, mixed, learned, short, short_mixed, short_ns, l
 insert into tensile.device_contention (device_kind, jobs, arithmetic, memory, mixed)
 values (%(device_kind)s || ', being measured', 1, 1, 1, 1)
 
+-- host_has_jobs --
+select exists (select from tensile.jobs as j join tensile.workers as w using (worker_id)
+                where w.host = %(host)s and j.state in ('starting', 'running'))
+
 -- save_contention --
 -- The first measurement stays: a controller that has measured meanwhile uses it too.
 insert into tensile.device_contention

@@ -413,9 +413,20 @@ def _contention(cursor: psycopg.Cursor[Row]) -> Iterator[Row]:
     """Say what jobs side by side share on each kind of device, and how much they slow each other down."""
     measured = cursor.execute(statement("contention")).fetchall()
     for device, rows in groupby(measured, key=lambda row: row["device"]):
-        shared = "the GPU" if device.startswith("cuda") else "this machine's processor cores"
         factors = ", ".join(map(_slowdown, rows))
-        yield _check(f"sharing of {device}", True, f"jobs share {shared}; beside each other, {factors}", "")
+        yield _check(f"sharing of {device}", True, f"{_sharing_of(device)}; beside each other, {factors}", "")
+    served = {row["device"] for row in cursor.execute(statement("workers")).fetchall()}
+    for device in sorted(served - {row["device"] for row in measured}):
+        estimated = (
+            f"{_sharing_of(device)}; how much they slow each other down is estimated. On a processor it is measured "
+            "once while no job runs, on a GPU when a controller starts, and never with survey_s = 0"
+        )
+        yield _check(f"sharing of {device}", True, estimated, "")
+
+
+def _sharing_of(device: str) -> str:
+    shared = "the GPU" if device.startswith("cuda") else "this machine's processor cores"
+    return f"jobs share {shared}"
 
 
 def _slowdown(row: Row) -> str:

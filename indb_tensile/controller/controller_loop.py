@@ -74,6 +74,7 @@ from indb_tensile.scheduler.admission.events import (
     CancelRequest,
     Claim,
     ClaimLoss,
+    ContentionChange,
     Departure,
     Event,
     Exit,
@@ -97,7 +98,7 @@ from indb_tensile.scheduler.admission.trainer_assignment import claim_blocker
 
 log = logging.getLogger("controller")
 
-Mail = BeatAnswered | LeaseOver | Outdated | Notification | BudgetChange | Answered | Stop
+Mail = BeatAnswered | LeaseOver | Outdated | Notification | BudgetChange | ContentionChange | Answered | Stop
 
 _DEVICE_S = 1.0  # time between two readings of the device's use
 _LAST_WRITES_S = 10.0  # time for the last catalog writes of a controller that stops while the database is away
@@ -197,6 +198,7 @@ class Controller:
             self._membership.record_overheads(self._pool.overheads)
             self._membership.record_outlook(outlook_of(self._pool))
             self._adjust_to_room()
+        self._service.see_jobs(len(self._pool.members))
         self._service.attend(now_s)
         self._membership.flush()
 
@@ -286,7 +288,7 @@ class Controller:
                 log.info("stopping: jobs return to the queue")
                 self._stop_at_s = self._clock_s()
                 self.fold(mail)
-            case Answered():
+            case Answered() | ContentionChange():
                 self.fold(mail)
             case BudgetChange(budget_bytes=budget_bytes):
                 budget_bytes = self._memory.allow(budget_bytes)

@@ -18,10 +18,14 @@ class HeartbeatControl(Protocol):
 
 
 class ServiceControl(Protocol):
-    """The methods of the service process that the loop uses."""
+    """The methods of the service process, and of others beside the controller, that the loop uses."""
 
     def serve(self, worker: WorkerId | None) -> None:
         """Serve this worker from now on; None stops the service."""
+        ...
+
+    def see_jobs(self, jobs: int) -> None:
+        """Note the number of jobs that this controller has now."""
         ...
 
     def attend(self, now_s: float) -> None:

@@ -109,6 +109,9 @@ class NoService:
     def serve(self, worker: WorkerId | None) -> None:
         """Do nothing."""
 
+    def see_jobs(self, jobs: int) -> None:
+        """Do nothing."""
+
     def attend(self, now_s: float) -> None:
         """Do nothing."""
 

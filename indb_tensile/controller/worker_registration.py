@@ -244,7 +244,7 @@ class WorkerRegistration:
 
     def record_contention(self, contention: Contention) -> None:
         """Record what running jobs have taught about contention, if it has changed by more than noise."""
-        known = self._contention if self._contention is not None else contention
+        known = self._contention if self._contention is not None and contention.observations else contention
         self._contention = known
         if _is_near(contention.points, known.points) and _is_near(contention.short_points, known.short_points):
             return

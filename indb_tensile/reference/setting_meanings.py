@@ -93,7 +93,7 @@ SETTINGS: dict[str, str] = {
     "baseline": "Whether gradient boosting is fitted to the rows of each published version while a processor is "
     "idle, for its metrics beside those of the version.",
     "survey_s": "The device's time for measuring operators when a kind of device is used for the first time. 0: "
-    "none.",
+    "none, and how much jobs slow each other down is not measured either.",
     "log_level": "The least severity of logged records.",
     "log_bytes": "The size at which the logs of `tensile up` are rotated.",
     "log_files": "The number of older files of each log that are kept.",

@@ -1,6 +1,7 @@
 """Check that the catalog keeps the first measured contention of a kind of device, and that doctor shows it."""
 
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -8,10 +9,11 @@ import pytest
 from psycopg.rows import dict_row
 
 from indb_tensile.catalog import device_contention
-from indb_tensile.catalog.device_contention import ALONE, MeasuredContention, contention_of
+from indb_tensile.catalog.device_contention import ALONE, MeasuredContention, contention_of, numbers_to_measure
 from indb_tensile.cli import doctor
 from indb_tensile.errors import DeviceError
 from indb_tensile.scheduler.completion.contention import Contention
+from tests.catalog.enqueue import claim, enqueue, register
 from tests.conftest import Database
 from tests.controller.waiting import until
 
@@ -43,15 +45,15 @@ def test_first_measured_contention_of_a_device_is_kept(database: Database) -> No
 def test_controllers_that_start_together_measure_once(database: Database) -> None:
     measured, begun, may_end = [], threading.Event(), threading.Event()
 
-    def measure() -> tuple[MeasuredContention, ...]:
-        measured.append(True)
+    def measure(missing: tuple[int, ...]) -> Iterator[tuple[MeasuredContention, ...]]:
+        measured.append(missing)
         begun.set()
         assert may_end.wait(60)
-        return _ALONE, _pair(1.5)
+        yield _ALONE, _pair(1.5)
 
     def start() -> tuple[MeasuredContention, ...]:
         with database.connect("tensile_worker") as claim, database.connect("tensile_worker") as store:
-            return device_contention.contention_measured_once(claim, store, "cpu", measure)
+            return device_contention.contention_measured_once(claim, store, "cpu", (1, 2), measure)
 
     with ThreadPoolExecutor(2) as threads, database.connect() as observer:
         first = threads.submit(start)
@@ -60,19 +62,54 @@ def test_controllers_that_start_together_measure_once(database: Database) -> Non
         until(lambda: observer.execute(_WAITING).fetchone() == (1,))
         may_end.set()
         assert first.result(60) == second.result(60) == (_ALONE, _pair(1.5))
-    assert measured == [True]
+    assert measured == [(1, 2)]
 
 
-def test_a_measurement_that_fails_leaves_nothing_and_the_next_controller_measures(database: Database) -> None:
-    def fail() -> tuple[MeasuredContention, ...]:
+def test_a_measurement_that_ends_early_keeps_its_rows_and_the_next_one_measures_the_rest(database: Database) -> None:
+    asked = []
+
+    def fail(missing: tuple[int, ...]) -> Iterator[tuple[MeasuredContention, ...]]:
+        asked.append(missing)
+        if len(asked) > 1:
+            yield _ALONE, _pair(1.5)
         raise DeviceError("no device")
 
+    def measure(missing: tuple[int, ...]) -> Iterator[tuple[MeasuredContention, ...]]:
+        asked.append(missing)
+        yield (replace(_pair(2.5), jobs=4),)
+
     with database.connect("tensile_worker") as claim, database.connect("tensile_worker") as store:
-        with pytest.raises(DeviceError):
-            device_contention.contention_measured_once(claim, store, "cpu", fail)
-        assert claim.execute("select count(*) from tensile.device_contention").fetchone() == (0,)
-        rows = device_contention.contention_measured_once(claim, store, "cpu", lambda: (_ALONE, _pair(1.5)))
-    assert rows == (_ALONE, _pair(1.5))
+        for kept in ((), (_ALONE, _pair(1.5))):
+            with pytest.raises(DeviceError):
+                device_contention.contention_measured_once(claim, store, "cpu", (1, 2, 4), fail)
+            assert device_contention.load_contention(store, "cpu") == kept
+        assert claim.execute("select count(*) from tensile.device_contention").fetchone() == (2,)
+        rows = device_contention.contention_measured_once(claim, store, "cpu", (1, 2, 4), measure)
+        assert rows == (_ALONE, _pair(1.5), replace(_pair(2.5), jobs=4))
+        assert device_contention.contention_measured_once(claim, store, "cpu", (1, 2), measure) == rows
+    assert asked == [(1, 2, 4), (1, 2, 4), (4,)]
+
+
+def test_contention_is_measured_for_no_more_jobs_than_may_run() -> None:
+    assert {most: numbers_to_measure(most) for most in (1, 2, 3, 5, 8, 64)} == {
+        1: (1, 2),
+        2: (1, 2),
+        3: (1, 2),
+        5: (1, 2, 4),
+        8: (1, 2, 4, 8),
+        64: (1, 2, 4, 8),
+    }
+
+
+def test_jobs_of_a_host_are_those_that_its_controllers_have(database: Database) -> None:
+    with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
+        worker = register(connection)
+        host = str(connection.execute("select host from tensile.workers").fetchone()[0])  # type: ignore[index]
+        enqueue(alice, "m")
+        assert not device_contention.has_jobs(connection, host)
+        claim(connection, worker)
+        assert device_contention.has_jobs(connection, host)
+        assert not device_contention.has_jobs(connection, "another host")
 
 
 def test_what_jobs_have_taught_counts_half_and_only_where_it_was_measured(database: Database) -> None:
@@ -122,6 +159,15 @@ def test_doctor_says_what_jobs_share(database: Database) -> None:
                     "jobs share the GPU; beside each other, 2 jobs take 1.25 times as long as alone",
                 ),
             ]
+
+
+def test_doctor_says_where_the_contention_is_estimated(database: Database) -> None:
+    with database.connect("tensile_worker") as connection:
+        register(connection)
+        with connection.cursor(row_factory=dict_row) as cursor:
+            (row,) = doctor._contention(cursor)
+    assert row["check"].startswith("sharing of ")
+    assert "how much they slow each other down is estimated. " in row["found"]
 
 
 def test_long_steps_have_the_factor_of_a_training(database: Database) -> None:

@@ -198,11 +198,14 @@ def test_contention_that_jobs_have_taught_is_recorded_once_and_again_after_a_fai
     taught = measured.observed(2, 1.0)
     for contention in (measured, measured.observed(2, 1.55), taught, taught):
         registration.record_contention(contention)
+    relearned = taught.observed(2, 1.0)
     records.away = True
-    registration.record_contention(measured)
+    registration.record_contention(relearned)
     records.away = False
-    registration.record_contention(measured)
-    assert records.learned == [taught, measured]
+    registration.record_contention(relearned)
+    assert records.learned == [taught, relearned]
+    registration.record_contention(Contention(points=((1, 1.0), (2, 9.0))))
+    assert records.learned == [taught, relearned], "what was measured anew was taught by no job"
 
 
 def test_overheads_are_recorded_where_they_changed_noticeably_and_again_after_a_failed_write() -> None:

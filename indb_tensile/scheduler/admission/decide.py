@@ -56,6 +56,7 @@ from indb_tensile.scheduler.admission.events import (
     Capture,
     Claim,
     ClaimLoss,
+    ContentionChange,
     Correction,
     Departure,
     Event,
@@ -214,6 +215,8 @@ def _fold(decision: Decision, event: Event) -> None:  # noqa: C901 - a table: on
             decision.plan_anew(PlanReason.BUDGET)
         case PlacesChange(max_jobs=max_jobs):
             decision.pool = replace(decision.pool, max_jobs=max_jobs)
+        case ContentionChange(contention=contention):
+            decision.pool = replace(decision.pool, contention=contention)
         case IdleDevice(budget_bytes=budget_bytes):
             hand_over(decision, budget_bytes)
         case Answered():

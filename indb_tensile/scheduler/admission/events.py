@@ -6,6 +6,7 @@ from enum import StrEnum
 
 from indb_tensile.job import Blame, ClaimedJob, ClaimToken, JobId
 from indb_tensile.scheduler.admission.pool import Fault, TrainerId
+from indb_tensile.scheduler.completion.contention import Contention
 from indb_tensile.scheduler.graph import StepGraph
 from indb_tensile.scheduler.link import FREE_COPIES, CopyLoss
 from indb_tensile.scheduler.outgrown_operator import OutgrownOperator
@@ -271,6 +272,13 @@ class BudgetChange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ContentionChange:
+    """It has been measured how much jobs side by side slow each other down, which was estimated before."""
+
+    contention: Contention
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlacesChange:
     """The limit on jobs that run at the same time has changed. Running jobs continue, even above the limit."""
 
@@ -340,6 +348,7 @@ Event = (
     | ClaimLoss
     | BudgetChange
     | PlacesChange
+    | ContentionChange
     | IdleDevice
     | Answered
     | QueueChange

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from indb_tensile.job import ClaimedRank, ClaimToken
-from indb_tensile.scheduler.admission.events import Capture, Tick
+from indb_tensile.scheduler.admission.events import Capture, ContentionChange, Tick
 from indb_tensile.scheduler.admission.pool import JobStage, TrainerId
 from indb_tensile.scheduler.completion.contention import Contention
 
@@ -31,6 +31,19 @@ def test_a_set_that_is_slower_than_one_job_alone_is_undone_and_not_formed_again(
     controller.adopt_all()
     controller.send(Tick(now_s=1.0))
     controller.adopt_all()
+    assert stages(controller) == {1: JobStage.RUNNING, 2: JobStage.WAITING}
+    controller.finish(first)
+    controller.adopt_all()
+    assert stages(controller) == {2: JobStage.RUNNING}
+
+
+def test_measured_contention_takes_the_place_of_the_estimate_in_the_next_decisions() -> None:
+    estimated, measured = Contention(points=((1, 1.0), (8, 1.0))), Contention(points=((1, 1.0), (2, 2.5)))
+    controller = timed_controller(8, contention=estimated)
+    first = start(controller, 1, 100_000.0)
+    controller.send(ContentionChange(contention=measured))
+    assert controller.pool.contention == measured
+    start(controller, 2, 100_000.0)
     assert stages(controller) == {1: JobStage.RUNNING, 2: JobStage.WAITING}
     controller.finish(first)
     controller.adopt_all()

@@ -33,7 +33,9 @@ from indb_tensile.bench.harness.share.share_mixes import MixJob, MixTraining
 from indb_tensile.bench.harness.tables.stored_samples import store_samples
 from indb_tensile.catalog import device_contention
 from indb_tensile.catalog.connection import Connection, connect
+from indb_tensile.catalog.device_contention import numbers_to_measure
 from indb_tensile.catalog.queries import parse
+from indb_tensile.config import Settings
 from indb_tensile.device.backend import kind_of
 from indb_tensile.device.waiting_threads import with_short_waits
 from indb_tensile.errors import TensileError, UnavailableError
@@ -89,7 +91,8 @@ class ShareSite:
     def _measure_contention(self, threads: int) -> None:
         """Measure how much jobs slow each other down, as a controller does that meets its device. It is done once."""
         with connect(self.dsn, application_name=PURPOSE) as connection:
-            if device_contention.load_contention(connection, kind_of(self.device, threads)):
+            measured = device_contention.load_contention(connection, kind_of(self.device, threads))
+            if {row.jobs for row in measured}.issuperset(numbers_to_measure(Settings().max_jobs)):
                 return
         command = [sys.executable, "-m", "indb_tensile.worker.measure_contention"]
         environment = with_short_waits(_environment(self.dsn, self.device, self.directory, threads, {}))

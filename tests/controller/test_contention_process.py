@@ -1,0 +1,181 @@
+"""Contention is measured only while the controller has no job, is passed on, and leaves no process behind."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from indb_tensile.config import Settings
+from indb_tensile.controller.contention_process import (
+    DISTURBED,
+    DISTURBED_AGAIN_S,
+    FAILED_AGAIN_S,
+    IDLE_S,
+    ContentionProcess,
+)
+from indb_tensile.job import WorkerId
+from tests.conftest import Database
+from tests.controller.fakes import DEADLINE_S, alive
+from tests.controller.real_controller import controller, count_adoptions, enqueue, scalar
+from tests.controller.waiting import until
+from tests.controller.warm_forks import fork_server
+
+ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+MEASURING = "select count(*) > 0 from pg_stat_activity where application_name = 'tensile contention'"
+MEASURED = "select count(*) from tensile.device_contention"
+
+
+class Reader:
+    """Stands for the function that reads the stored factors. The database is away for the first `failures` calls."""
+
+    def __init__(self, failures: int = 0) -> None:
+        self.failures = failures
+        self.calls = 0
+
+    def announce(self) -> bool:
+        self.calls += 1
+        return self.calls > self.failures
+
+
+@contextmanager
+def measurement(reader: Reader, **environment: str) -> Iterator[ContentionProcess]:
+    with closing(fork_server(ENVIRONMENT | environment)) as forks:
+        process = ContentionProcess(forks=forks, module="tests.controller.fake_learner", announce=reader.announce)
+        process.serve(WorkerId(4))
+        try:
+            yield process
+        finally:
+            process.stop()
+
+
+def wait_until_ended(process: ContentionProcess, now_s: float) -> None:
+    def ended() -> bool:
+        process.attend(now_s)
+        return not process.asked
+
+    until(ended, DEADLINE_S)
+
+
+def test_a_measurement_begins_only_after_a_while_without_a_job() -> None:
+    with measurement(Reader(), FAKE_LEARNER_CODE="0") as process:
+        process.attend(0.0)
+        assert not process.asked, "it is not known yet whether there are jobs"
+        process.see_jobs(0)
+        process.attend(10.0)
+        process.attend(9.9 + IDLE_S)
+        process.see_jobs(1)
+        process.attend(10.0 + IDLE_S)
+        assert not process.asked
+        process.see_jobs(0)
+        process.attend(20.0)
+        process.attend(19.9 + IDLE_S)
+        assert not process.asked
+        process.attend(20.0 + IDLE_S)
+        assert process.asked
+
+
+def test_what_was_measured_is_announced_once_the_database_is_back_and_nothing_is_measured_again() -> None:
+    reader = Reader(failures=2)
+    with measurement(reader, FAKE_LEARNER_CODE="0") as process:
+        process.see_jobs(0)
+        process.attend(0.0)
+        assert process.holds_back_others(0.0)
+        wait_until_ended(process, IDLE_S)
+        assert reader.calls == 1
+        for _ in range(3):
+            process.attend(IDLE_S)
+        assert reader.calls == 3
+        process.attend(1e6)
+        assert not process.asked
+        assert not process.holds_back_others(1e6)
+
+
+@pytest.mark.parametrize(("code", "pause_s"), [(DISTURBED, DISTURBED_AGAIN_S), (5, FAILED_AGAIN_S)])
+def test_a_measurement_that_was_disturbed_or_failed_begins_again_after_a_pause(code: int, pause_s: float) -> None:
+    with measurement(Reader(), FAKE_LEARNER_CODE=str(code)) as process:
+        process.see_jobs(0)
+        process.attend(0.0)
+        wait_until_ended(process, IDLE_S)
+        process.attend(IDLE_S + pause_s - 0.1)
+        assert not process.asked
+        assert not process.holds_back_others(IDLE_S + pause_s - 0.1), "the learner need not wait so long"
+        process.attend(IDLE_S + pause_s)
+        assert process.asked
+
+
+def test_a_job_that_comes_ends_the_measurement_and_its_processes_at_once(tmp_path: Path) -> None:
+    path, reader = tmp_path / "pid", Reader()
+    with measurement(reader, FAKE_LEARNER_OUT=str(path)) as process:
+        process.see_jobs(0)
+        process.attend(0.0)
+
+        def has_child() -> bool:
+            process.attend(IDLE_S)
+            return path.exists() and bool(path.read_text())
+
+        until(has_child, DEADLINE_S)
+        pid = process.pid
+        process.see_jobs(1)
+        assert not process.asked
+        assert pid is not None
+        assert not alive(pid)
+        until(lambda: not alive(int(path.read_text())), DEADLINE_S)
+        process.attend(IDLE_S)
+        assert reader.calls == 1, "what it had stored is read"
+        process.see_jobs(0)
+        process.attend(100.0)
+        process.attend(100.0 + IDLE_S)
+        assert process.asked, "the rest is measured"
+
+
+@pytest.mark.nightly
+def test_a_job_on_a_new_kind_of_device_waits_for_no_measurement(database: Database) -> None:
+    with database.connect() as connection, controller(database, survey_s=0.05, max_jobs=2):
+        job = enqueue(connection, "train")
+        until(lambda: count_adoptions(connection, job))
+        assert scalar(connection, MEASURED) == 0
+        assert not scalar(connection, MEASURING)
+        connection.execute("update tensile.jobs set cancel_requested = true")
+        until(lambda: scalar(connection, MEASURED) == 2, DEADLINE_S)
+        until(lambda: not scalar(connection, MEASURING))
+
+
+@pytest.mark.nightly
+def test_a_job_is_not_delayed_by_a_measurement_that_has_begun(database: Database) -> None:
+    with database.connect() as connection, controller(database, survey_s=0.05):
+        until(lambda: scalar(connection, MEASURING), DEADLINE_S)
+        job = enqueue(connection, "train")
+        until(lambda: count_adoptions(connection, job))
+        assert scalar(connection, MEASURED) < 4, "the measurement had not ended"
+        until(lambda: not scalar(connection, MEASURING))
+
+
+@pytest.mark.nightly
+def test_a_job_of_another_controller_of_the_host_ends_the_measurement(database: Database) -> None:
+    with database.connect() as connection, controller(database) as first:
+        job = enqueue(connection, "train")
+        until(lambda: count_adoptions(connection, job))
+        code = _measure(database)
+        assert code == DISTURBED
+        assert scalar(connection, MEASURED) == 0
+        assert first.poll() is None
+
+
+@pytest.mark.nightly
+def test_a_killed_controller_leaves_no_process_that_measures(database: Database) -> None:
+    with database.connect() as connection, controller(database, survey_s=0.05) as process:
+        until(lambda: scalar(connection, MEASURING), DEADLINE_S)
+        process.kill()
+        process.wait()
+        # the block ends only when no process with this database's address is left
+
+
+def _measure(database: Database) -> int:
+    """Run the measurement as the controller of another device of this host does, and return its exit code."""
+    settings = Settings(dsn=database.dsn("tensile_worker"), device="emulated")
+    command = [sys.executable, "-m", "indb_tensile.worker.measure_contention"]
+    return subprocess.run(command, env=os.environ | settings.environment(), check=False).returncode
