@@ -9,7 +9,7 @@ a first training is foretold it is missing, and `beside_each_other` adds it.
 """
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from indb_tensile.errors import InvariantError
@@ -45,6 +45,15 @@ class ExchangeTime:
             alone_ns=self.alone_ns + other.alone_ns,
             beside_ns=self.beside_ns + other.beside_ns,
             lost_ns=self.lost_ns + other.lost_ns,
+        )
+
+    def ending_with(self, others: Iterable["ExchangeTime"]) -> "ExchangeTime":
+        """Return the time of this transfer, if it ends when those of other ranks have ended, too."""
+        every = [self, *others]
+        return ExchangeTime(
+            alone_ns=max(time.alone_ns for time in every),
+            beside_ns=max(time.beside_ns for time in every),
+            lost_ns=self.lost_ns,
         )
 
     def with_work(self, work_ns: int) -> "ExchangeTime":

@@ -2,11 +2,14 @@
 
 The transfers follow from the arguments of the operators, as the exchanges make them with values in host memory
 (part_exchange.py, pair_exchange.py, owner_exchange.py and the library's all-reduce). So they are known before
-anything is exchanged.
+anything is exchanged, and each rank knows those of all ranks. Ranks may have different numbers of parts, and own
+different numbers of values. All have to take part in a transfer before the next one, so the rank with the busiest
+link decides how long each of them takes.
 """
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from indb_tensile.executor.capture.exchange_operator import (
     FINISHES,
@@ -37,7 +40,7 @@ from indb_tensile.executor.ranks.chain_exchange import chain_ticks
 from indb_tensile.executor.ranks.owner_exchange import pieces
 from indb_tensile.scheduler.exchange_times import ExchangeTime, beside_each_other
 from indb_tensile.scheduler.link import FREE_COPIES, CopyLoss
-from indb_tensile.scheduler.timing.network_times import Collective, GangNetwork, Transfer
+from indb_tensile.scheduler.timing.network_times import Collective, GangNetwork, NetworkTimes, Transfer
 
 _AT_ONCE = (hand_out_numbers,)  # operators that start an exchange and wait for its end
 
@@ -111,7 +114,7 @@ def exchanges_on_network(
         if _awaits(call):
             measured = known.get(network.signature_of(call.signature))
             time = (
-                network.times.foretell(transfers_of(step, call, share)).with_work(ns)
+                exchange_time(step, call, share, network.times).with_work(ns)
                 if measured is None
                 else ExchangeTime.free(measured[0])
             )
@@ -119,6 +122,23 @@ def exchanges_on_network(
         if operator.awaits is not None:
             exchanges[operator.awaits] = time
     return tuple(own_ns), tuple(time for _, time in sorted(exchanges.items(), key=lambda item: item[0]))
+
+
+def exchange_time(step: CapturedStep, call: Call, share: RankShare, times: NetworkTimes) -> ExchangeTime:
+    """Return the time of the transfers of this exchange. Each ends when it has ended on all ranks.
+
+    What operators of this rank lose to them follows from this rank's own bytes.
+    """
+    shares = [replace(share, rank=rank) for rank in range(share.ranks)]
+    at_once = zip(*(_transfers(step, call, own) for own in shares), strict=True)
+    time = ExchangeTime.free(0)
+    for transfers in at_once:
+        own, *others = [
+            times.foretell([transfer] if transfer.size_bytes else [])
+            for transfer in (transfers[share.rank], *transfers)
+        ]
+        time = time.then(own.ending_with(others))
+    return time
 
 
 def transfers_of(step: CapturedStep, call: Call, share: RankShare) -> list[Transfer]:
@@ -140,7 +160,7 @@ def _transfers(step: CapturedStep, call: Call, share: RankShare) -> Iterator[Tra
         elif is_chained(elements, call.kwargs["counts"]):
             yield from _chained(elements, item_bytes, call.kwargs["counts"], share.rank)
         else:
-            yield from _sum_of_parts(elements, item_bytes, call.kwargs["counts"], call.kwargs["own"])
+            yield from _sum_of_parts(elements, item_bytes, call.kwargs["counts"], share.rank)
     elif call.target in (start_sum_at_owners_, finish_sum_at_owners_):
         yield from _sum_at_owners(call, share)
     elif call.target in (start_hand_out_, finish_hand_out_):
@@ -159,9 +179,9 @@ def _all_reduce(elements: int, item_bytes: int, ranks: int) -> Transfer:
     return Transfer(collective=Collective.ALL_REDUCE, sent_bytes=size_bytes, received_bytes=size_bytes)
 
 
-def _sum_of_parts(elements: int, item_bytes: int, counts: Sequence[int], own: int) -> Iterator[Transfer]:
+def _sum_of_parts(elements: int, item_bytes: int, counts: Sequence[int], rank: int) -> Iterator[Transfer]:
     """Yield two transfers for each piece: of the parts' values, and of their sums."""
-    ranks = len(counts)
+    ranks, own = len(counts), counts[rank]
     step = piece_width(elements, ranks) * ranks
     for start in range(0, elements, step):
         stretch_bytes = -(-min(step, elements - start) // ranks) * item_bytes

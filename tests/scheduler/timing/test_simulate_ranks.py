@@ -29,14 +29,14 @@ _STEADY = 7 / 6
 
 def test_exchange_begins_when_the_last_rank_comes_to_it() -> None:
     """Operators 0 to 2 take 100 ns, or 150 ns on rank 1. 1 starts an exchange of 200 ns, for which 3 waits."""
-    quick, slow = _rank((100, 100, 100)), _rank((150, 150, 150))
+    quick, slow = rank_of((100, 100, 100)), rank_of((150, 150, 150))
     ahead, behind = simulate_ranks([quick, slow])
     assert [own.forecast.iteration_ns for own in (ahead, behind)] == [500, 500]
     assert (ahead.forecast.compute_ns, ahead.forecast.exchange_ns) == (300, 200)
     assert (behind.forecast.compute_ns, behind.forecast.exchange_ns) == (450, 50)
     # from 300, when it has computed, until 300, when the other one starts the exchange
     assert (ahead.late_ns, behind.late_ns) == (0, 0)
-    (ahead, behind) = simulate_ranks([quick, _rank((300, 200, 100))])
+    (ahead, behind) = simulate_ranks([quick, rank_of((300, 200, 100))])
     assert (ahead.late_ns, ahead.forecast.iteration_ns, ahead.forecast.exchange_ns) == (200, 700, 400)
 
 
@@ -44,8 +44,8 @@ def test_copy_that_is_late_on_one_rank_makes_all_wait() -> None:
     """The parameter leaves rank 1 after operator 0 and comes back 275 ns late for operator 1."""
     away = Swap(tensor=TensorId(0), out_after=OpIndex(0), free_at=OpIndex(1), in_at=OpIndex(1), needed_by=OpIndex(1))
     slow = Link(out_bytes_per_s=10**9, in_bytes_per_s=10**9, per_copy_ns=87)
-    swapping = replace(_rank((100, 100, 100), Plan(policy="test", swaps=(away,))), link=slow)
-    ahead, behind = simulate_ranks([_rank((100, 100, 100)), swapping])
+    swapping = replace(rank_of((100, 100, 100), Plan(policy="test", swaps=(away,))), link=slow)
+    ahead, behind = simulate_ranks([rank_of((100, 100, 100)), swapping])
     assert (behind.forecast.stall_out_ns, behind.forecast.stall_in_ns, behind.late_ns) == (137, 137, 0)
     assert (ahead.late_ns, ahead.forecast.exchange_ns) == (174, 374)
     assert ahead.forecast.iteration_ns == behind.forecast.iteration_ns == 100 + 274 + 100 + 200
@@ -54,7 +54,7 @@ def test_copy_that_is_late_on_one_rank_makes_all_wait() -> None:
 def test_exchange_that_takes_processors_does_so_by_the_share_of_ranks_that_compute() -> None:
     """Beside both it takes 400 ns and they lose 200, so an operator of 100 ns takes 200. Alone it takes 100 ns."""
     time = ExchangeTime(alone_ns=100, beside_ns=400, lost_ns=200)
-    both = [replace(_rank((100, 100, 100)), exchanges=(time,))] * 2
+    both = [replace(rank_of((100, 100, 100)), exchanges=(time,))] * 2
     # operator 2 takes 200 ns, which are half of the exchange; the other half takes 50 ns alone
     assert [own.forecast.iteration_ns for own in simulate_ranks(both)] == [450, 450]
     apart = [replace(own, host=host) for own, host in zip(both, "ab", strict=True)]
@@ -68,7 +68,7 @@ def test_exchange_that_takes_processors_does_so_by_the_share_of_ranks_that_compu
 
 
 def test_measured_exchange_takes_as_long_as_the_rank_that_came_last_to_it() -> None:
-    early, late = _rank((100, 100, 100)), replace(_rank((300, 200, 100)), exchanges=(ExchangeTime.free(150),))
+    early, late = rank_of((100, 100, 100)), replace(rank_of((300, 200, 100)), exchanges=(ExchangeTime.free(150),))
     assert without_waits([early, late]) == (replace(early, exchanges=late.exchanges), late)
 
 
@@ -77,9 +77,9 @@ def test_ranks_that_make_different_exchanges_are_refused() -> None:
         run=JobRun(graph=_graph(exchanging=False), plan=WHOLE, latency_ns=(1,) * 4), exchanges=(), link=LINK
     )
     with pytest.raises(InvariantError, match=r"different numbers of exchanges in a step: \[0, 1\]"):
-        simulate_ranks([_rank((1, 1, 1)), silent])
+        simulate_ranks([rank_of((1, 1, 1)), silent])
     with pytest.raises(InvariantError, match="times of 0 exchanges for 1 exchanges"):
-        replace(_rank((1, 1, 1)), exchanges=())
+        replace(rank_of((1, 1, 1)), exchanges=())
 
 
 @given(graphs_with_exchanges(), links(), st.data())
@@ -208,7 +208,7 @@ def _plan(graph: StepGraph, latency_ns: Sequence[int], link: Link, share: float)
     return WHOLE if isinstance(plans, Infeasible) else plans[0].plans[0]
 
 
-def _rank(latency_ns: tuple[int, int, int], plan: Plan = WHOLE) -> RankRun:
+def rank_of(latency_ns: tuple[int, int, int], plan: Plan = WHOLE) -> RankRun:
     """Return a rank of four operators, of which 1 starts an exchange of 200 ns and 3 waits for it."""
     run = JobRun(graph=_graph(), plan=plan, latency_ns=(*latency_ns, 0))
     return RankRun(run=run, exchanges=(ExchangeTime.free(200),), link=LINK)
