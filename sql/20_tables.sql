@@ -1126,11 +1126,13 @@ create table tensile.device_contention (
   short_ns bigint,
   learned_short double precision,
   training double precision,
+  taken_cores double precision,
   primary key (device_kind, jobs),
   constraint device_contention_is_positive
     check (jobs > 0 and arithmetic > 0 and memory > 0 and mixed > 0 and learned > 0 and training > 0),
   constraint device_contention_of_short_steps_is_positive
-    check (short > 0 and short_mixed > 0 and short_ns > 0 and learned_short > 0)
+    check (short > 0 and short_mixed > 0 and short_ns > 0 and learned_short > 0),
+  constraint device_contention_takes_cores check (taken_cores >= 0 and taken_cores < 'infinity')
 );
 comment on table tensile.device_contention is
   'for each kind of device, how much longer work takes beside other jobs than alone, measured once';
@@ -1154,6 +1156,8 @@ comment on column tensile.device_contention.learned_short is
   'factor of jobs with short steps that trained side by side; null until there were any';
 comment on column tensile.device_contention.training is
   'factor for whole steps of a training, beside other such steps; null if it was not measured';
+comment on column tensile.device_contention.taken_cores is
+  'cores that the database, the controller and other programs keep busy while jobs train; in the row of one job';
 
 create table tensile.device_overheads (
   device_kind text not null,

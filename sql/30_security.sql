@@ -231,7 +231,7 @@ grant insert on tensile.job_events, tensile.model_versions, tensile.version_bund
   tensile.device_paces,
   tensile.device_contention
   to tensile_worker;
-grant update (learned, learned_short) on tensile.device_contention to tensile_worker;
+grant update (learned, learned_short, taken_cores) on tensile.device_contention to tensile_worker;
 grant update (last_spec, last_job_id, last_started_at) on tensile.models to tensile_worker;
 grant update (deployed) on tensile.model_versions to tensile_worker;
 

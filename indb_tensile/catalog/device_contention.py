@@ -1,7 +1,7 @@
 """Stores how much jobs side by side slow each other down on each kind of device."""
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from indb_tensile.catalog.connection import Connection
 from indb_tensile.catalog.queries import query
@@ -17,7 +17,8 @@ class MeasuredContention:
     short steps beside others of their kind, and `short_mixed` the one of short steps if half of the jobs are bound by
     arithmetic or by memory. Both are None in measurements from before they were made. For one job, `short_ns` is the
     time of a short step alone. `learned` and `learned_short` are the factors of jobs that have trained side by side,
-    or None if there were none.
+    or None if there were none. For one job, `taken_cores` is the number of cores that other programs kept busy while
+    jobs trained, or None where that is not known.
     """
 
     jobs: int
@@ -30,6 +31,7 @@ class MeasuredContention:
     short_ns: int | None = None
     learned_short: float | None = None
     training: float | None = None
+    taken_cores: float | None = None
 
     @property
     def factor(self) -> float:
@@ -51,6 +53,10 @@ class MeasuredContention:
 
 
 _JOBS = (1, 2, 4, 8)
+_COLUMNS = (  # of the query load_contention, in its order
+    *("jobs", "arithmetic", "memory", "mixed", "learned", "short", "short_mixed", "short_ns", "learned_short"),
+    *("training", "taken_cores"),
+)
 
 ALONE = MeasuredContention(jobs=1, arithmetic=1.0, memory=1.0, mixed=1.0, short=1.0, short_mixed=1.0, training=1.0)
 
@@ -70,29 +76,15 @@ def contention_of(rows: Sequence[MeasuredContention], processors: int = 1) -> Co
     points = ((1, 1.0), *((row.jobs, row.factor) for row in several))
     short = [(row.jobs, row.short_factor) for row in several if row.short_factor is not None]
     short_ns = next((row.short_ns for row in rows if row.jobs == 1 and row.short_ns), 0)
-    if not short_ns or not short:
-        return Contention(points=points, processors=processors)
-    return Contention(points=points, short_points=((1, 1.0), *short), short_ns=short_ns, processors=processors)
+    taken_cores = next((row.taken_cores for row in rows if row.jobs == 1 and row.taken_cores), 0.0)
+    long = Contention(points=points, processors=processors, taken_cores=taken_cores)
+    return replace(long, short_points=((1, 1.0), *short), short_ns=short_ns) if short_ns and short else long
 
 
 def load_contention(connection: Connection, device_kind: str) -> tuple[MeasuredContention, ...]:
     """Load the measurements of this kind of device by increasing number of jobs; none before they were made."""
     rows = connection.execute(query("load_contention"), {"device_kind": device_kind}).fetchall()
-    return tuple(
-        MeasuredContention(
-            jobs=jobs,
-            arithmetic=arithmetic,
-            memory=memory,
-            mixed=mixed,
-            learned=learned,
-            short=short,
-            short_mixed=short_mixed,
-            short_ns=short_ns,
-            learned_short=learned_short,
-            training=training,
-        )
-        for jobs, arithmetic, memory, mixed, learned, short, short_mixed, short_ns, learned_short, training in rows
-    )
+    return tuple(MeasuredContention(**dict(zip(_COLUMNS, row, strict=True))) for row in rows)
 
 
 def contention_measured_once(
@@ -154,3 +146,8 @@ def learn_contention(connection: Connection, device_kind: str, learned: Contenti
         ],
     }
     connection.execute(query("learn_contention"), values)
+
+
+def learn_taken_cores(connection: Connection, device_kind: str, taken_cores: float) -> None:
+    """Store how many cores other programs keep busy while jobs train, if the kind of device was measured."""
+    connection.execute(query("learn_taken_cores"), {"device_kind": device_kind, "taken_cores": taken_cores})

@@ -732,7 +732,7 @@ values (%(device_kind)s, %(machine)s, %(here_ns)s, %(there_ns)s)
 on conflict (device_kind, machine) do nothing
 
 -- load_contention --
-select jobs, arithmetic, memory, mixed, learned, short, short_mixed, short_ns, learned_short, training
+select jobs, arithmetic, memory, mixed, learned, short, short_mixed, short_ns, learned_short, training, taken_cores
   from tensile.device_contention
  where device_kind = %(device_kind)s order by jobs
 
@@ -763,6 +763,10 @@ update tensile.device_contention as c set learned = l.factor, learned_short = l.
        as l (jobs, factor, short_factor)
  where c.device_kind = %(device_kind)s and c.jobs = l.jobs and c.jobs > 1
    and (c.learned, c.learned_short) is distinct from (l.factor, l.short_factor)
+
+-- learn_taken_cores --
+update tensile.device_contention set taken_cores = %(taken_cores)s
+ where device_kind = %(device_kind)s and jobs = 1 and taken_cores is distinct from %(taken_cores)s
 
 -- load_overheads --
 select kind, state_bytes, startup_ns, between_ns, closing_ns, trained_share

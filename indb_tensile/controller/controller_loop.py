@@ -13,6 +13,7 @@ from collections.abc import Callable
 from indb_tensile.catalog import notify
 from indb_tensile.catalog.notify import Notification
 from indb_tensile.controller.background_planner import BackgroundPlanner
+from indb_tensile.controller.core_use import CoreUse
 from indb_tensile.controller.device_ledger import DeviceMemory
 from indb_tensile.controller.heartbeat import BeatAnswered, Claims, LeaseOver, Outdated
 from indb_tensile.controller.loop_partners import HeartbeatControl, ServiceControl
@@ -97,9 +98,7 @@ from indb_tensile.scheduler.admission.pool import Fault, JobStage, Lost, PlanRea
 from indb_tensile.scheduler.admission.trainer_assignment import claim_blocker
 
 log = logging.getLogger("controller")
-
 Mail = BeatAnswered | LeaseOver | Outdated | Notification | BudgetChange | ContentionChange | Answered | Stop
-
 _DEVICE_S = 1.0  # time between two readings of the device's use
 _LAST_WRITES_S = 10.0  # time for the last catalog writes of a controller that stops while the database is away
 
@@ -140,10 +139,9 @@ class Controller:
         self._clock_s = clock_s
         self._events: deque[Event] = deque()
         self._claims: Claims = {}
-        self._tick_at_s = 0.0
-        self._device_at_s = 0.0
+        self._tick_at_s = self._device_at_s = 0.0
         self._stop_at_s: float | None = None
-        self._limits = RuntimeLimits()
+        self._limits, self._core_use = RuntimeLimits(), CoreUse(pool.contention.taken_cores or None)
         self._planning_ns = 0  # of the latest plans
         self._unanswered_since_s: dict[tuple[TrainerId, int], float] = {}
 
@@ -360,7 +358,9 @@ class Controller:
         self._stop_stalled()
         self._reclaim()
         self._memory.refill_pool()
-        self.fold(Tick(now_s=self._clock_s(), time_of_day=time.strftime("%H:%M:%S UTC", time.gmtime())))
+        now_s, time_of_day = self._clock_s(), time.strftime("%H:%M:%S UTC", time.gmtime())
+        taken_cores = self._core_use.measure(self._pool, self._trainers.pids(), now_s)
+        self.fold(Tick(now_s=now_s, time_of_day=time_of_day, taken_cores=taken_cores))
 
     def _stop_overruns(self) -> None:
         for trainer in self._limits.take_exceeded(self._clock_s()):

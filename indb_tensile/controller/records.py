@@ -156,6 +156,10 @@ class Records(Protocol):
         """Record by which factors jobs have slowed each other down, by the number of jobs."""
         ...
 
+    def learn_taken_cores(self, taken_cores: float) -> None:
+        """Record how many cores other programs keep busy while jobs train."""
+        ...
+
     def learn_overheads(self, kinds: Sequence[KindOverheads]) -> None:
         """Record what jobs of these kinds take besides their iterations."""
         ...
@@ -301,6 +305,10 @@ class CatalogRecords:
         A number of jobs whose contention was not measured when the device was met is left out.
         """
         self._run(lambda c: device_contention.learn_contention(c, self._device_kind, learned))
+
+    def learn_taken_cores(self, taken_cores: float) -> None:
+        """Store how many cores other programs keep busy while jobs train."""
+        self._run(lambda c: device_contention.learn_taken_cores(c, self._device_kind, taken_cores))
 
     def overheads(self) -> Overheads:
         """Return what jobs take besides their iterations on this kind of device, by kind of job."""

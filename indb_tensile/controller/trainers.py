@@ -171,6 +171,10 @@ class Trainers:
         process = self._trainers.get(trainer)
         return 0 if process is None or process.ended or process.pid is None else process.pid
 
+    def pids(self) -> tuple[int, ...]:
+        """Return the process ids of all trainers that have started and are not gone."""
+        return tuple(pid for trainer in self._trainers if (pid := self.pid(trainer)))
+
     def send(self, trainer: TrainerId, message: Message) -> None:
         """Send a message. A trainer that is gone gets none."""
         process = self._trainers.get(trainer)

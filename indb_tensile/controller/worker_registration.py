@@ -56,6 +56,7 @@ class WorkerRegistration:
         self._deferred: tuple[JobId, float] | None = None  # the last one, and since when
         self._more_to_claim = False
         self._contention: Contention | None = None  # the last that was written, or that the catalog had
+        self._taken_cores: float | None = None  # likewise
         self._overheads: Overheads | None = None  # likewise
         self._outlook: tuple[WorkerId, Outlook] | None = None  # the last that was written, and its worker
         self._outlook_due_s = 0.0
@@ -246,6 +247,7 @@ class WorkerRegistration:
         """Record what running jobs have taught about contention, if it has changed by more than noise."""
         known = self._contention if self._contention is not None and contention.observations else contention
         self._contention = known
+        self._record_taken_cores(contention.taken_cores)
         if _is_near(contention.points, known.points) and _is_near(contention.short_points, known.short_points):
             return
         try:
@@ -254,6 +256,19 @@ class WorkerRegistration:
             log.debug("the contention of jobs was not written: %s", error.message)
         else:
             self._contention = contention
+
+    def _record_taken_cores(self, taken_cores: float) -> None:
+        """Record the cores that other programs keep busy, if that has changed. The first were the catalog's."""
+        known = self._taken_cores if self._taken_cores is not None else taken_cores
+        self._taken_cores = known
+        if taken_cores == known:
+            return
+        try:
+            self._records.learn_taken_cores(taken_cores)
+        except DatabaseError as error:
+            log.debug("the cores that other programs take were not written: %s", error.message)
+        else:
+            self._taken_cores = taken_cores
 
     def record_overheads(self, overheads: Overheads) -> None:
         """Record what jobs take besides their iterations, where it has changed by more than noise.

@@ -363,11 +363,13 @@ create table tensile.device_contention (
   short_ns bigint,
   learned_short double precision,
   training double precision,
+  taken_cores double precision,
   primary key (device_kind, jobs),
   constraint device_contention_is_positive
     check (jobs > 0 and arithmetic > 0 and memory > 0 and mixed > 0 and learned > 0 and training > 0),
   constraint device_contention_of_short_steps_is_positive
-    check (short > 0 and short_mixed > 0 and short_ns > 0 and learned_short > 0)
+    check (short > 0 and short_mixed > 0 and short_ns > 0 and learned_short > 0),
+  constraint device_contention_takes_cores check (taken_cores >= 0 and taken_cores < 'infinity')
 );
 
 create table tensile.device_overheads (

@@ -137,6 +137,16 @@ def test_what_short_steps_have_taught_counts_for_short_steps(database: Database)
         assert "2 jobs take 1.50 times as long as alone (short steps 2.50 times)" in row["found"]
 
 
+def test_cores_that_other_programs_take_are_kept_with_the_measurement(database: Database) -> None:
+    with database.connect("tensile_worker") as connection:
+        device_contention.learn_taken_cores(connection, "cpu", 0.05)
+        assert device_contention.load_contention(connection, "cpu") == (), "nothing was measured"
+        device_contention.save_contention(connection, "cpu", (_ALONE, _pair(1.5)))
+        device_contention.learn_taken_cores(connection, "cpu", 0.05)
+        loaded = contention_of(device_contention.load_contention(connection, "cpu"), 2)
+        assert loaded == Contention(points=((1, 1.0), (2, 1.5)), processors=2, taken_cores=0.05)
+
+
 def test_measurements_without_short_steps_hold_for_all_steps() -> None:
     old = MeasuredContention(jobs=1, arithmetic=1.0, memory=1.0, mixed=1.0)
     assert contention_of((old, _pair(1.5))) == Contention(points=((1, 1.0), (2, 1.5)))

@@ -91,6 +91,7 @@ class FakeRecords:
         self.holdups: list[tuple[WorkerId, str | None]] = []
         self.outlooks: list[tuple[WorkerId, Outlook]] = []
         self.learned: list[Contention] = []
+        self.taken_cores: list[float] = []
         self.overheads: list[tuple[KindOverheads, ...]] = []
         self._next_claim = 100
 
@@ -199,6 +200,10 @@ class FakeRecords:
     def learn_contention(self, learned: Contention) -> None:
         self._check()
         self.learned.append(learned)
+
+    def learn_taken_cores(self, taken_cores: float) -> None:
+        self._check()
+        self.taken_cores.append(taken_cores)
 
     def learn_overheads(self, kinds: Sequence[KindOverheads]) -> None:
         self._check()

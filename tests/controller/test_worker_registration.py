@@ -208,6 +208,19 @@ def test_contention_that_jobs_have_taught_is_recorded_once_and_again_after_a_fai
     assert records.learned == [taught, relearned], "what was measured anew was taught by no job"
 
 
+def test_cores_that_other_programs_take_are_written_when_they_have_changed() -> None:
+    records = FakeRecords()
+    registration = WorkerRegistration(records)
+    for taken in (0.05, 0.05, 0.08, 0.08):
+        registration.record_contention(Contention(points=((1, 1.0),), cores=2, taken_cores=taken))
+    assert (records.taken_cores, records.learned) == ([0.08], []), "the first were the catalog's"
+    records.away = True
+    registration.record_contention(Contention(points=((1, 1.0),), cores=2, taken_cores=0.1))
+    records.away = False
+    registration.record_contention(Contention(points=((1, 1.0),), cores=2, taken_cores=0.1))
+    assert records.taken_cores == [0.08, 0.1], "a failed write is tried again"
+
+
 def test_overheads_are_recorded_where_they_changed_noticeably_and_again_after_a_failed_write() -> None:
     records = FakeRecords()
     registration = _register(records)

@@ -130,4 +130,5 @@ device_contention = Table(
     Column("short_ns", BigInteger),
     Column("learned_short", Double),
     Column("training", Double),
+    Column("taken_cores", Double),
 )

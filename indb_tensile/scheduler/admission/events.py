@@ -309,11 +309,13 @@ class QueueChange:
 class Tick:
     """Time to look at the queue again. `now_s` is the time of a clock that never goes back; None: it is as before.
 
-    `time_of_day` is for people.
+    `time_of_day` is for people. `taken_cores` is the number of cores that other programs keep busy while jobs train;
+    None: not known.
     """
 
     now_s: float | None = None
     time_of_day: str = ""
+    taken_cores: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from indb_tensile.scheduler.admission.pool import JobStage, Lost, Member, Pool, 
 MOST_OVERTAKEN = 8
 # the longest pause between two attempts to start a trainer, or a job on a lost device, that fail at once
 LONGEST_PAUSE_TICKS = 60
+_CORES_NOISE = 0.02  # of the cores that other programs keep busy
 
 
 def assign_and_claim(decision: Decision) -> None:
@@ -24,7 +25,7 @@ def assign_and_claim(decision: Decision) -> None:
 
 def tick(decision: Decision, event: Tick) -> None:
     """Count down every pause by one tick, and allow the next claim to look at the queue again."""
-    pool = decision.pool
+    pool = _with_taken_cores(decision.pool, event.taken_cores)
     decision.pool = replace(
         pool,
         now_s=pool.now_s if event.now_s is None else event.now_s,
@@ -33,6 +34,16 @@ def tick(decision: Decision, event: Tick) -> None:
         spawn_pause_ticks=max(0, pool.spawn_pause_ticks - 1),
         claim_pause_ticks=max(0, pool.claim_pause_ticks - 1),
     )
+
+
+def _with_taken_cores(pool: Pool, taken_cores: float | None) -> Pool:
+    """Return the pool after other programs keep so many cores busy, unless that has hardly changed.
+
+    Every change of the contention has the next choice of starts computed anew.
+    """
+    if taken_cores is None or abs(taken_cores - pool.contention.taken_cores) < _CORES_NOISE:
+        return pool
+    return replace(pool, contention=replace(pool.contention, taken_cores=taken_cores))
 
 
 def lengthened(times: int) -> int:

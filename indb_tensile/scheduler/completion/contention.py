@@ -18,10 +18,10 @@ Networks", 1992). With `k` jobs that compute on `p` processors each, and `e` edg
 `x = k + e/p` jobs, which together do as much work as `x / C(x)` jobs alone. Of it an edge has an equal part or one
 processor, whichever is less, and the jobs have the rest.
 
-Jobs are not all like the steps that were measured. Threads of some wait for each other more than those of others,
-long trainings have a lower priority than short ones, and other programs take a part of the processors, such as the
-controller and the database. Where the number of cores is known, a factor is therefore corrected by the ratio of two
-divisions of these cores (processor_shares.py): by what these jobs want, and by what as many equal jobs would want.
+The steps that were measured had the cores for themselves, with equal priorities. But long trainings have a lower
+priority than short ones, and other programs take a part of the cores, such as the controller and the database. Where
+the number of cores is known, a factor is therefore corrected by the ratio of two divisions of these cores
+(processor_shares.py): among these jobs and programs, and among as many equal jobs.
 """
 
 from bisect import bisect_left
@@ -30,10 +30,10 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from indb_tensile.errors import InvariantError
-from indb_tensile.scheduler.completion.processor_shares import ProcessorLoad, fair_parts
+from indb_tensile.scheduler.completion.processor_shares import ProcessorLoad, fair_parts, weight_of
 
 NEW_WEIGHT = 0.25  # least weight of an observation, which is noisy, because jobs come and go meanwhile
-_LEAST_CORES = 0.25  # for all jobs, however many cores other programs take: Linux leaves a job its part
+_OTHERS_WEIGHT = weight_of(0)  # of a process of another program
 _MOST_COUNTED = round(1 / NEW_WEIGHT) - 2  # observations, after which each has NEW_WEIGHT
 
 Points = tuple[tuple[int, float], ...]
@@ -117,7 +117,7 @@ class Contention:
     def slowdowns_of(self, loads: Sequence[ProcessorLoad], steps_ns: Sequence[float], edges: int = 0) -> list[float]:
         """Return the factor for each of these jobs side by side, whose steps compute for so long alone.
 
-        The factors of jobs that are like the steps that were measured are those of `slowdowns`. All are at least 1.
+        The factors of equal jobs are those of `slowdowns`, unless other programs take cores. All are at least 1.
         """
         factors = self.slowdowns(len(loads), steps_ns, edges)
         if not self._differ(loads):
@@ -133,25 +133,26 @@ class Contention:
         return max(1.0, factor * self._corrections(loads, edges)[-1])
 
     def _differ(self, loads: Sequence[ProcessorLoad]) -> bool:
-        """Return whether these jobs, or the programs beside them, want processors otherwise than equal jobs do."""
-        if not self.cores:
-            return False
-        usual = (None, self.processors)
-        return self.taken_cores > 0 or any(load.processors not in usual or load.weight != 1 for load in loads)
+        """Return whether these jobs share the cores otherwise than equal jobs do that have them for themselves."""
+        return self.cores > 0 and (self.taken_cores > 0 or any(load.weight != 1 for load in loads))
 
     def _corrections(self, loads: Sequence[ProcessorLoad], edges: int) -> list[float]:
         """Return for each job, and then each edge, by which factor it has less of the cores than one of equal jobs.
 
-        Edges have the weight 1. Other programs have what they take: they were measured beside jobs.
+        Edges have the weight 1. Other programs have what they take, if that is no more than their fair part.
         """
-        wants = [min(self.cores, load.processors or self.processors) for load in loads] + [1.0] * edges
+        usual = float(min(self.cores, self.processors))
+        wants = [usual] * len(loads) + [1.0] * edges
         weights = [load.weight for load in loads] + [1.0] * edges
-        usual = [float(min(self.cores, self.processors))] * len(loads) + [1.0] * edges
-        left = max(_LEAST_CORES, self.cores - self.taken_cores)
-        parts = fair_parts(wants, weights, left)
-        usual_parts = fair_parts(usual, [1.0] * len(usual), self.cores)
-        rows = zip(wants, parts, usual, usual_parts, strict=True)
-        return [want / part * usual_part / usual for want, part, usual, usual_part in rows]
+        if self.taken_cores:
+            wants.append(self.taken_cores)
+            weights.append(_OTHERS_WEIGHT * max(1.0, self.taken_cores))
+        parts = fair_parts(wants, weights, self.cores)
+        # Equal jobs want no less than an edge, so edges have an equal part or all that they want.
+        of_edge = min(1.0, self.cores / (len(loads) + edges))
+        of_job = min(1.0, (self.cores - edges * of_edge) / (usual * max(1, len(loads))))
+        shares = [of_job] * len(loads) + [of_edge] * edges
+        return [share * want / part for share, want, part in zip(shares, wants, parts, strict=False)]
 
     def _factors(self, jobs: float, steps_ns: Iterable[float]) -> list[float]:
         """Return the factor of each of these steps where threads want as many processors as this number of jobs."""

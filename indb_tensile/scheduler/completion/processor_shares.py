@@ -20,17 +20,11 @@ _LEVEL_FACTOR = 1.25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessorLoad:
-    """How many processors a job keeps busy if it has them, and its weight where several want the same ones.
+    """The weight that a job has where several want the same processors; 1: that of a job that is prepared."""
 
-    `processors` is None where that is not known. Threads of a job wait for each other, so it is at most their number.
-    """
-
-    processors: float | None = None
     weight: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.processors is not None and not 0 < self.processors < inf:
-            raise InvariantError(f"a job keeps {self.processors} processors busy, not a positive number of them")
         if not 0 < self.weight < inf:
             raise InvariantError(f"a job has the weight {self.weight}, not a positive one")
 

@@ -3,17 +3,19 @@
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from indb_tensile.job import ClaimedJob, ClaimToken, JobId
 from indb_tensile.scheduler.admission.admission_orders import RecordMeasurement, RecordSet, SendPlans, SetWaitsFor
-from indb_tensile.scheduler.admission.completion_rule import demand_of, observe, planned_step_ns
-from indb_tensile.scheduler.admission.events import Adoption, Answered, Capture, Finish, StepsLeft
+from indb_tensile.scheduler.admission.completion_rule import demand_of, load_of, observe, planned_step_ns
+from indb_tensile.scheduler.admission.events import Adoption, Answered, Capture, Finish, StepsLeft, Tick
 from indb_tensile.scheduler.admission.pool import JobStage, Member, Pool, Sharing, TrainerId
 from indb_tensile.scheduler.admission.trainer_assignment import MOST_OVERTAKEN
-from indb_tensile.scheduler.completion.contention import Contention
+from indb_tensile.scheduler.completion.contention import Contention, of_cores
 from indb_tensile.scheduler.completion.demand import TradeOff
+from indb_tensile.scheduler.completion.processor_shares import ProcessorLoad, weight_of
 from indb_tensile.scheduler.graph import OpIndex, Stage
 from indb_tensile.scheduler.plan import Execution, Infeasible, Plan
 from indb_tensile.scheduler.planner import JobPlan
@@ -431,3 +433,31 @@ def test_some_job_starts_on_a_free_device_even_if_all_plans_are_slower_than_fore
     controller.send(Answered())
     controller.adopt_all()
     assert JobStage.RUNNING in _stages(controller).values()
+
+
+def test_cores_that_other_programs_take_count_from_a_tick_on_unless_they_have_hardly_changed() -> None:
+    controller = FakeController(4, TimedPlanner(), contention=replace(of_cores(2, 1), cores=2))
+    controller.send(Tick(taken_cores=0.1))
+    assert controller.pool.contention.taken_cores == 0.1
+    for taken in (0.11, None, 0.09):
+        controller.send(Tick(taken_cores=taken))
+        assert controller.pool.contention.taken_cores == 0.1, "a change would have the choice of starts made anew"
+    controller.send(Tick(taken_cores=0.05))
+    assert controller.pool.contention.taken_cores == 0.05
+
+
+def test_a_long_training_beside_a_short_one_is_foretold_to_have_less_of_the_cores() -> None:
+    """Where three of them share two cores, by the niceness that their trainers choose."""
+    pool = Pool(
+        budget_bytes=100 << 20,
+        region_bytes=1 << 20,
+        prepares_on_device=True,
+        contention=replace(of_cores(2, 1), cores=2),
+    )
+    long, short = (
+        Member(job=job(number), steps=steps, steps_left=1.0, alone_ns=10_000_000)
+        for number, steps in ((1, 1000.0), (2, 10.0))
+    )
+    assert [load_of(pool, member).weight for member in (long, short)] == pytest.approx([weight_of(5), 1.0])
+    assert load_of(replace(pool, prepares_on_device=False), long) == ProcessorLoad(), "on a GPU"
+    assert load_of(pool, replace(long, alone_ns=0)) == ProcessorLoad(), "not measured"

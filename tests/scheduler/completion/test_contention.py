@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from indb_tensile.errors import InvariantError
 from indb_tensile.scheduler.completion.contention import Contention, Points, of_cores
-from indb_tensile.scheduler.completion.processor_shares import ProcessorLoad, weight_of
+from indb_tensile.scheduler.completion.processor_shares import ProcessorLoad, fair_parts, weight_of
 
 _SHORT = Contention(points=((1, 1.0), (2, 1.0), (4, 2.0)), short_points=((1, 1.0), (2, 1.5), (4, 3.0)), short_ns=1000)
 _FACTORS = st.lists(st.floats(0.5, 8.0), min_size=3, max_size=3)
@@ -197,16 +197,11 @@ def test_contention_without_meaning_is_refused(points: tuple[tuple[int, float], 
         Contention(points=points)
 
 
-# --- jobs that are not like the steps that were measured -----------------------------------------------------------
+# --- jobs of several weights, and cores that other programs take ----------------------------------------------------
 
 
-@st.composite
-def _loads(draw: st.DrawFn) -> ProcessorLoad:
-    processors = draw(st.one_of(st.none(), st.floats(0.5, 8.0)))
-    return ProcessorLoad(processors=processors, weight=draw(st.sampled_from([1.0, 0.8, 0.64, 0.4096])))
-
-
-_SEVERAL = st.lists(_loads(), min_size=1, max_size=6)
+_LOADS = st.sampled_from([1.0, 0.8, 0.64, 0.4096]).map(lambda weight: ProcessorLoad(weight=weight))
+_SEVERAL = st.lists(_LOADS, min_size=1, max_size=6)
 
 
 @given(_contentions(), st.integers(1, 8), st.integers(0, 4), st.integers(0, 16), st.floats(1e3, 1e9))
@@ -230,21 +225,23 @@ def test_the_more_cores_are_taken_the_longer_everybody_takes(
     assert 1 <= less.edge_slowdown_beside(loads, edges) <= most.edge_slowdown_beside(loads, edges) * (1 + 1e-9)
 
 
-@given(_SEVERAL, st.integers(0, 4), st.integers(1, 8), st.floats(0, 0.5))
-def test_different_jobs_and_edges_use_all_cores_that_they_want_and_that_are_not_taken(
-    loads: list[ProcessorLoad], edges: int, cores: int, taken: float
+@given(_SEVERAL, st.integers(0, 4), st.integers(1, 4), st.integers(1, 4), st.floats(0, 2))
+def test_different_jobs_and_edges_use_no_more_cores_than_there_are(
+    loads: list[ProcessorLoad], edges: int, jobs: int, threads: int, taken: float
 ) -> None:
-    """Where jobs slow each other down only because they share cores."""
-    contention = replace(of_cores(cores, 1), cores=cores, taken_cores=taken)
-    wants = [min(cores, load.processors or 1) for load in loads]
+    """Where jobs slow each other down only because they share cores, which hold so many jobs."""
+    cores = jobs * threads
+    contention = replace(of_cores(cores, threads), cores=cores, taken_cores=taken)
+    wants = [float(min(cores, threads))] * len(loads)
     steps = contention.slowdowns_of(loads, [1e9] * len(loads), edges)
-    used = sum(want / factor for want, factor in zip(wants, steps, strict=True))
-    used += edges / contention.edge_slowdown_beside(loads, edges)
-    wanted = sum(wants) + edges
-    if wanted <= cores - taken:
-        assert used <= wanted * (1 + 1e-9)
-    else:
-        assert used <= max(cores - taken, len(loads) + edges) * (1 + 1e-9)
+    parts = [want / factor for want, factor in zip(wants, steps, strict=True)]
+    parts += [1 / contention.edge_slowdown_beside(loads, edges)] * edges
+    weights = [load.weight for load in loads] + [1.0] * edges
+    others = [(taken, weight_of(0) * max(1.0, taken))] if taken else []
+    fair = fair_parts(
+        [*wants, *[1.0] * edges, *(want for want, _ in others)], [*weights, *(w for _, w in others)], cores
+    )
+    assert parts == pytest.approx(fair[: len(parts)])
 
 
 def test_two_jobs_on_two_cores_lose_what_other_programs_take_and_one_loses_nothing() -> None:
@@ -261,12 +258,6 @@ def test_a_long_training_loses_most_where_others_start_up() -> None:
     assert contention.slowdowns_of([long], [1e9], edges=2) == pytest.approx([1 / (2 * 0.4096 / 2.4096)])
     assert contention.slowdowns_of([long], [1e9], edges=1) == [1.0], "a core each"
     assert contention.edge_slowdown_beside([long], 2) == pytest.approx(2.4096 / 2)
-
-
-def test_jobs_whose_threads_wait_for_each_other_share_cores_at_a_lower_cost() -> None:
-    contention = replace(of_cores(2, 2), cores=2)
-    factors = contention.slowdowns_of([ProcessorLoad(processors=1.8), ProcessorLoad(processors=1.6)], [1e9] * 2)
-    assert factors == pytest.approx([1.8, 1.6]), "a core each"
 
 
 def test_a_job_is_observed_relative_to_what_was_foretold_for_it() -> None:

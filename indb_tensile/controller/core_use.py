@@ -1,0 +1,115 @@
+"""Measures how many processor cores other programs keep busy while jobs train on a processor.
+
+Others are the controller, its planner, the database, and all else on the machine that is no trainer. Where trainings
+want all cores, they lose what others take; alone, a training has an idle core for that. So forecasts count it
+(completion/contention.py).
+
+Only seconds count in which the same jobs train and nothing is prepared, planned or closed: what is computed for a
+start or an end belongs to the job, and forecasts count it there. As a lasting rate it would keep jobs apart.
+"""
+
+import os
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from indb_tensile.device.hardware import cores
+from indb_tensile.job import JobId
+from indb_tensile.scheduler.admission.pool import JobStage, Pool
+
+_PROC = Path("/proc")
+_QUIET = {JobStage.WAITING, JobStage.RUNNING, JobStage.PARKED}
+_REMEMBERED_S = 60.0  # older seconds count less
+_KNOWN_S = 10.0  # for so many seconds counts what another controller has measured
+
+
+class CoreUse:
+    """The mean number of cores that other programs keep busy. `known` was measured by an earlier controller.
+
+    `read_busy_s` returns the processor time of all programs on the cores that jobs may use, and `read_trainer_s` that
+    of one process, both since any fixed time; None if that is not known.
+    """
+
+    def __init__(
+        self,
+        known: float | None = None,
+        *,
+        read_busy_s: Callable[[], float | None] | None = None,
+        read_trainer_s: Callable[[int], float | None] | None = None,
+    ) -> None:
+        self._taken_s, self._passed_s = (0.0, 0.0) if known is None else (known * _KNOWN_S, _KNOWN_S)
+        self._read_busy_s = read_busy_s or busy_s
+        self._read_trainer_s = read_trainer_s or process_s
+        self._before: _Reading | None = None
+
+    def measure(self, pool: Pool, pids: Collection[int], now_s: float) -> float | None:
+        """Return the mean with the time since the last call, if that counts; None if nothing is known.
+
+        `pids` are the processes of all trainers, and `now_s` never goes back.
+        """
+        if not pool.contention.cores:
+            return None
+        before, self._before = self._before, self._reading(pool, pids, now_s)
+        now = self._before
+        if before is not None and now is not None and now.jobs == before.jobs and now.now_s > before.now_s:
+            passed_s = now.now_s - before.now_s
+            trainers_s = sum(s - before.trainers_s.get(pid, 0.0) for pid, s in now.trainers_s.items())
+            taken_s = max(0.0, now.busy_s - before.busy_s - trainers_s)
+            kept = min(1.0, _REMEMBERED_S / (self._passed_s + passed_s))
+            self._taken_s = kept * (self._taken_s + min(taken_s, pool.contention.cores * passed_s))
+            self._passed_s = kept * (self._passed_s + passed_s)
+        return self._taken_s / self._passed_s if self._passed_s else None
+
+    def _reading(self, pool: Pool, pids: Collection[int], now_s: float) -> "_Reading | None":
+        """Return the processor times now; None if jobs are prepared or planned, or if no job trains."""
+        jobs = frozenset(pool.running_set.jobs)
+        running = {m.job.job for m in pool.at(JobStage.RUNNING)}
+        moves = pool.due is not None or pool.asked or any(m.stage not in _QUIET for m in pool.members)
+        if moves or not jobs or jobs != running or pool.owing:
+            return None
+        trainers_s = {pid: self._read_trainer_s(pid) for pid in pids if pid}
+        used_s = self._read_busy_s()
+        if used_s is None:
+            return None
+        known_s = {pid: s for pid, s in trainers_s.items() if s is not None}
+        if len(known_s) < len(trainers_s):
+            return None
+        return _Reading(jobs=jobs, now_s=now_s, busy_s=used_s, trainers_s=known_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Reading:
+    """The processor times at one moment at which only training goes on: of everything, and by trainer."""
+
+    jobs: frozenset[JobId]
+    now_s: float
+    busy_s: float
+    trainers_s: Mapping[int, float]
+
+
+def busy_s(proc: Path = _PROC, *, allowed: Collection[int] | None = None, usable: int | None = None) -> float | None:
+    """Return the processor time of all programs on the cores that this process may use, since the machine started.
+
+    By default `allowed` are the numbers of the cores on which this process may run, and `usable` is how many of them
+    its control group's quota leaves. Returns None if these are fewer: which of the others' time is at the cost of
+    jobs is not known then.
+    """
+    allowed = os.sched_getaffinity(0) if allowed is None else allowed
+    if (cores() if usable is None else usable) < len(allowed):
+        return None
+    names, used = {f"cpu{number}" for number in allowed}, 0
+    for line in (proc / "stat").read_text(encoding="ascii").splitlines():
+        name, *ticks = line.split()
+        if name in names:
+            user, nice, system, _, _, irq, softirq = map(int, ticks[:7])  # without the idle time, and that of guests
+            used += user + nice + system + irq + softirq
+    return used / os.sysconf("SC_CLK_TCK")
+
+
+def process_s(pid: int, proc: Path = _PROC) -> float | None:
+    """Return the processor time of a process with all its threads, or None if it is gone."""
+    try:
+        fields = (proc / str(pid) / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return None
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
