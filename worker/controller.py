@@ -151,17 +151,22 @@ def _contention_reader(
     settings: Settings, records: CatalogRecords, mailbox: Mailbox[Mail]
 ) -> Callable[[], bool] | None:
     """Return what passes measured contention on to the loop and returns whether it could. None: all is measured."""
-    _, complete = contention(settings, records)
+    known, complete = contention(settings, records)
     if complete or not settings.survey_s or settings.device.startswith("cuda"):
         return None
 
     def announce() -> bool:
+        nonlocal known
         try:
-            measured, _ = contention(settings, records)
+            stored, _ = contention(settings, records)
         except DatabaseError as error:
             log.debug("measured contention was not read: %s", error.message)
             return False
-        mailbox.post(ContentionChange(contention=_shared_cores(measured, settings)))
+        if stored != known:  # else what jobs have taught meanwhile stays
+            known = stored
+            factors = ", ".join(f"{jobs} jobs {factor:.2f} times" for jobs, factor in stored.points if jobs > 1)
+            log.info("how much jobs slow each other down is measured now: %s", factors)
+            mailbox.post(ContentionChange(contention=_shared_cores(stored, settings)))
         return True
 
     return announce

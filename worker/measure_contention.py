@@ -2,8 +2,8 @@
 
 On processors the controller starts it when no job runs (controller/contention_process.py), and it ends with the exit
 code 75 as soon as a job of another controller runs on this host. On a GPU the controller runs it when it starts,
-before it takes the device's memory. What the catalog has already is not measured again. Of the controllers that start
-together one measures.
+before it takes the device's memory. What the catalog has already is not measured again. Of the controllers of a
+kind of device, and of those that share the cores of a host, one measures at a time.
 
 1, 2, 4 and 8 processes, as many as jobs, run reference steps at the same time: all of them steps of a training; all
 bound by arithmetic, all bound by memory, and half of each; and all short ones, and half of them beside either of the
@@ -17,6 +17,7 @@ import os
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from statistics import mean, median
 
 import psycopg
@@ -38,12 +39,15 @@ from worker.reference_processes import StepPhase, speeds_by_phase
 
 log = logging.getLogger("contention")
 
-_SPAN_S = 0.25  # processor time of one measurement; shorter ones vary by more than 10 % on a machine with other work
-_SHORT_SPAN_S = 0.1  # of work bound by one resource, whose factors decide nothing
+# Processor time of each process in a phase, of which it needs at least that of one step. Many short phases say more
+# than few long ones, because the speed of a step drifts by a tenth within seconds.
+_TRAINING_SPAN_S = 0.12  # one step on a core of 2026
+_SHORT_SPAN_S = 0.1  # about 70 short steps
+_LIMIT_SPAN_S = 0.05  # of work bound by one resource, whose factors decide nothing
 # Whether two jobs run side by side or in turns is decided most often, and a factor that is a tenth too high decides
 # it wrongly. Factors of single rounds vary by a tenth.
-_TRAINING_ROUNDS = 8
-_SHORT_ROUNDS = 3
+_TRAINING_ROUNDS = 12
+_SHORT_ROUNDS = 5
 _OTHERS_S = 300.0  # for the measurement of another controller of this kind, which takes a minute on a busy machine
 _ARITHMETIC, _MEMORY, _SWITCHES, _TRAINING = ReferenceStep
 
@@ -76,12 +80,13 @@ def main() -> int:
 
 def _measured_once(settings: Settings) -> tuple[MeasuredContention, ...]:
     """Measure and store what the catalog does not have yet, and return all. Raises _DisturbedError beside jobs."""
-    device, threads, host = settings.device, settings.threads, socket.gethostname()
+    device, threads = settings.device, settings.threads
+    # Jobs and measurements on other GPUs of this host do not disturb a GPU.
+    host = None if device.startswith("cuda") else socket.gethostname()
 
     def measured_once(claiming: Connection, storing: Connection) -> tuple[MeasuredContention, ...]:
         def check() -> None:
-            """Jobs on other GPUs of this host do not disturb a GPU."""
-            if not device.startswith("cuda") and device_contention.has_jobs(storing, host):
+            if host is not None and device_contention.has_jobs(storing, host):
                 raise _DisturbedError
 
         return device_contention.contention_measured_once(
@@ -90,6 +95,7 @@ def _measured_once(settings: Settings) -> tuple[MeasuredContention, ...]:
             kind_of(device, threads),
             numbers_to_measure(settings.max_jobs),
             lambda missing: measure(device, threads, missing, check),
+            host,
         )
 
     with _session(settings) as claim, _session(settings) as store:
@@ -112,54 +118,54 @@ def measure(
 ) -> Iterator[tuple[MeasuredContention, ...]]:
     """Yield the contention of these numbers of jobs, that of one job together with the next. Raises DeviceError.
 
-    `check` is called between the parts of the measurement, which take seconds, and once more before rows are
-    yielded. It may raise an error to end it.
+    `check` is called several times a second, and once more before rows are yielded. It may raise an error to end the
+    measurement.
     """
     limit = None if device.startswith("cuda") else cores()
+    # Other programs on the machine make a step alone seem less busy, so the largest value of all rounds counts.
+    busy: dict[ReferenceStep, float] = {}
 
-    def factor(
-        kinds: tuple[ReferenceStep, ...], *of: ReferenceStep, rounds: int = 1, span_s: float = _SPAN_S
-    ) -> float:
+    def factor(kinds: tuple[ReferenceStep, ...], *of: ReferenceStep, span_s: float, rounds: int = 1) -> float:
         """Return by what factor these steps take longer side by side: the mean of all, or of the kinds `of` only."""
-        check()
         counted = [number for number, kind in enumerate(kinds) if kind in (of or kinds)]
         most = 1.0 if limit is None else of_cores(limit, threads).slowdown(len(kinds))
         phases = _rounds_of_phases(kinds, counted, rounds, most, span_s)
-        speeds = speeds_by_phase(device, threads, kinds, phases)
+        speeds = speeds_by_phase(device, threads, kinds, phases, check)
         length = len(phases) // rounds
         of_rounds = [speeds[at : at + length] for at in range(0, len(phases), length)]
-        share = 1.0 if limit is None else _share_of_cores(kinds, of_rounds, threads, limit)
+        for kind, processors in _busy_cores(kinds, of_rounds):
+            busy[kind] = max(processors, busy.get(kind, 0.0))
+        share = 1.0 if limit is None else _share_of_cores(kinds, busy, threads, limit)
         return share * median(_slowdown(kinds, counted, of_round) for of_round in of_rounds)
 
     def together(jobs: int) -> MeasuredContention:
         half = jobs // 2
-        short_rounds = _SHORT_ROUNDS if jobs == 2 else 1
-        mixed = (
-            factor((_SWITCHES, other) * half, _SWITCHES, rounds=short_rounds) for other in (_ARITHMETIC, _MEMORY)
-        )
+        short = partial(factor, rounds=_SHORT_ROUNDS if jobs == 2 else 1, span_s=_SHORT_SPAN_S)
+        mixed = (short((_SWITCHES, other) * half, _SWITCHES) for other in (_ARITHMETIC, _MEMORY))
+        training_rounds = max(2, _TRAINING_ROUNDS // half**2)  # more processes have more steps in each round
         return MeasuredContention(
             jobs=jobs,
-            training=factor((_TRAINING,) * jobs, rounds=max(2, _TRAINING_ROUNDS // half)),
-            arithmetic=factor((_ARITHMETIC,) * jobs, span_s=_SHORT_SPAN_S),
-            memory=factor((_MEMORY,) * jobs, span_s=_SHORT_SPAN_S),
-            mixed=factor((_ARITHMETIC, _MEMORY) * half, span_s=_SHORT_SPAN_S),
-            short=factor((_SWITCHES,) * jobs, rounds=short_rounds),
+            training=factor((_TRAINING,) * jobs, rounds=training_rounds, span_s=_TRAINING_SPAN_S),
+            arithmetic=factor((_ARITHMETIC,) * jobs, span_s=_LIMIT_SPAN_S),
+            memory=factor((_MEMORY,) * jobs, span_s=_LIMIT_SPAN_S),
+            mixed=factor((_ARITHMETIC, _MEMORY) * half, span_s=_LIMIT_SPAN_S),
+            short=short((_SWITCHES,) * jobs),
             short_mixed=mean(mixed),
         )
 
     rows: list[MeasuredContention] = []
     for jobs in numbers:
-        rows.append(_alone(device, threads) if jobs == 1 else together(jobs))
+        rows.append(_alone(device, threads, check) if jobs == 1 else together(jobs))
         check()
         if jobs > 1:
             yield tuple(rows)
             rows.clear()
 
 
-def _alone(device: str, threads: int) -> MeasuredContention:
+def _alone(device: str, threads: int, check: Callable[[], None]) -> MeasuredContention:
     """Return the row of one job, with the time of a short step."""
-    phases = [StepPhase(running=(0,), seconds=_SPAN_S)] * _SHORT_ROUNDS
-    speeds = speeds_by_phase(device, threads, (_SWITCHES,), phases)
+    phases = [StepPhase(running=(0,), seconds=_SHORT_SPAN_S)] * _SHORT_ROUNDS
+    speeds = speeds_by_phase(device, threads, (_SWITCHES,), phases, check)
     return replace(ALONE, short_ns=round(1e9 / median(speed[0].per_second for speed in speeds)))
 
 
@@ -179,22 +185,28 @@ def _rounds_of_phases(
     return phases
 
 
+def _busy_cores(
+    kinds: Sequence[ReferenceStep], rounds: Sequence[Sequence[Mapping[int, StepSpeed]]]
+) -> Iterator[tuple[ReferenceStep, float]]:
+    """Yield how many cores the steps of each kind kept busy whenever they ran alone."""
+    for *single, _ in rounds:
+        for phase in single:
+            for process, speed in phase.items():
+                yield kinds[process], speed.processors
+
+
 def _share_of_cores(
-    kinds: Sequence[ReferenceStep], rounds: Sequence[Sequence[Mapping[int, StepSpeed]]], threads: int, limit: int
+    kinds: Sequence[ReferenceStep], busy: Mapping[ReferenceStep, float], threads: int, limit: int
 ) -> float:
     """Return by what factor these steps take longer because they share `limit` cores.
 
     Steps of several threads keep fewer cores busy than they have threads, because threads wait for each other. So two
-    of them side by side take less than twice as long. Other programs on the machine make a step alone seem less busy,
-    so the largest value of a kind counts. A kind that never runs alone is taken to keep all its cores busy.
+    of them side by side take less than twice as long. `busy` is how many cores each kind kept busy alone. A kind that
+    is missing, or that has one thread and never waits, is taken to keep all its cores busy.
     """
-    busy = dict.fromkeys(kinds, 0.0)
-    for *single, _ in rounds:
-        for phase in single:
-            for process, speed in phase.items():
-                busy[kinds[process]] = max(busy[kinds[process]], speed.processors)
     most = min(threads, limit)
-    return max(1.0, sum(min(most, busy[kind] or most) for kind in kinds) / limit)
+    waits = {kind for kind in kinds if threads > 1 or kind is _SWITCHES}
+    return max(1.0, sum(min(most, busy.get(kind, most)) if kind in waits else most for kind in kinds) / limit)
 
 
 def _slowdown(

@@ -6,7 +6,9 @@ by a tenth between one second and the next, and between two processes with other
 """
 
 import multiprocessing
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.synchronize import Barrier
 from queue import Empty
@@ -26,6 +28,7 @@ from indb_tensile.executor.latency.contention_step import (
 from indb_tensile.executor.run.open_device import torch_device
 
 _TIMEOUT_S = 60.0  # time limit for the slowest process of a measurement
+_CHECK_S = 0.25  # time between two checks, each of which asks the catalog once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,11 +40,16 @@ class StepPhase:
 
 
 def speeds_by_phase(
-    device: str, threads: int, kinds: Sequence[ReferenceStep], phases: Sequence[StepPhase]
+    device: str,
+    threads: int,
+    kinds: Sequence[ReferenceStep],
+    phases: Sequence[StepPhase],
+    check: Callable[[], None] = lambda: None,
 ) -> list[dict[int, StepSpeed]]:
     """Start a process for each of these steps, and return for each phase the speeds of those that run in it.
 
-    Raises DeviceError if a process fails or takes too long.
+    `check` is called several times a second meanwhile. If it raises an error, the processes are killed. Raises
+    DeviceError if a process fails or takes too long.
     """
     context = multiprocessing.get_context("fork")  # this process runs nothing on the device, so a fork is safe
     barrier, results = context.Barrier(len(kinds)), context.Queue()
@@ -52,14 +60,26 @@ def speeds_by_phase(
     for process in processes:
         process.start()
     try:
-        speeds = dict(results.get(timeout=_TIMEOUT_S) for _ in processes)
+        speeds = dict(_next_result(results, check) for _ in processes)
+        for process in processes:
+            process.join(timeout=1)
     except Empty:
         raise DeviceError(f"{len(kinds)} processes on {device} did not answer within {_TIMEOUT_S:.0f} s") from None
     finally:
         for process in processes:
-            process.join(timeout=1)
             process.kill()
+            process.join()
     return [{number: speeds[number][at] for number in phase.running} for at, phase in enumerate(phases)]
+
+
+def _next_result(results: Any, check: Callable[[], None]) -> Any:
+    """Return what a process has put into the queue next. Raises Empty if none does in time."""
+    ends_at_s = time.monotonic() + _TIMEOUT_S
+    while time.monotonic() < ends_at_s:
+        check()
+        with suppress(Empty):
+            return results.get(timeout=_CHECK_S)
+    raise Empty
 
 
 def _run(

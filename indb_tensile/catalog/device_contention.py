@@ -93,18 +93,21 @@ def contention_measured_once(
     device_kind: str,
     numbers: Collection[int],
     measure: Callable[[tuple[int, ...]], Iterable[Sequence[MeasuredContention]]],
+    host: str | None = None,
 ) -> tuple[MeasuredContention, ...]:
     """Return the measurements of this kind of device. Measure those of `numbers` that are missing.
 
     `measure` gets the missing numbers of jobs by increasing number, and yields rows, which are stored over `store` as
     they come. So what was measured until a measurement ended early stays.
 
-    Two measurements of one machine at the same time would find each other's load. So of the controllers that start
-    together one measures, and the others wait for the end of its transaction on `claim`. Raises
+    Of the controllers of a kind of device that are idle together one measures, and the others wait for the end of its
+    transaction on `claim`. Two measurements on the same cores at the same time would find each other's load, so
+    controllers that give the same `host` wait for each other too, whatever their devices. Raises
     psycopg.errors.LockNotAvailable after the lock timeout of that session; a further call goes on waiting.
     """
     with claim.transaction(force_rollback=True):
-        claim.execute(query("claim_contention"), {"device_kind": device_kind})
+        shared = [device_kind] if host is None else [device_kind, f"the cores of {host}"]
+        claim.execute(query("claim_contention"), {"shared": shared})
         missing = set(numbers) - {row.jobs for row in load_contention(store, device_kind)}
         if missing:
             for rows in measure(tuple(sorted(missing))):

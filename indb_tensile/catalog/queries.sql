@@ -737,9 +737,10 @@ select jobs, arithmetic, memory, mixed, learned, short, short_mixed, short_ns, l
  where device_kind = %(device_kind)s order by jobs
 
 -- claim_contention --
--- A second session waits here until the transaction of the first one ends, which rolls the row back.
+-- A second session waits here until the transaction of the first one ends, which rolls the rows back. All sessions
+-- insert in one order, so none waits for another that waits for it.
 insert into tensile.device_contention (device_kind, jobs, arithmetic, memory, mixed)
-values (%(device_kind)s || ', being measured', 1, 1, 1, 1)
+select shared || ', being measured', 1, 1, 1, 1 from unnest(%(shared)s::text[]) as shared order by shared
 
 -- host_has_jobs --
 select exists (select from tensile.jobs as j join tensile.workers as w using (worker_id)

@@ -42,7 +42,14 @@ def test_first_measured_contention_of_a_device_is_kept(database: Database) -> No
         assert device_contention.load_contention(connection, "cuda:A") == (_ALONE,)
 
 
-def test_controllers_that_start_together_measure_once(database: Database) -> None:
+@pytest.mark.parametrize(
+    ("kinds", "host", "times"),
+    [(("cpu", "cpu"), None, 1), (("cpu", "cpu"), "here", 1), (("cpu", "emulated"), "here", 2)],
+    ids=["one kind", "one kind on one host", "two kinds on the cores of one host"],
+)
+def test_controllers_that_are_idle_together_measure_one_after_the_other(
+    database: Database, kinds: tuple[str, str], host: str | None, times: int
+) -> None:
     measured, begun, may_end = [], threading.Event(), threading.Event()
 
     def measure(missing: tuple[int, ...]) -> Iterator[tuple[MeasuredContention, ...]]:
@@ -51,18 +58,18 @@ def test_controllers_that_start_together_measure_once(database: Database) -> Non
         assert may_end.wait(60)
         yield _ALONE, _pair(1.5)
 
-    def start() -> tuple[MeasuredContention, ...]:
+    def start(kind: str) -> tuple[MeasuredContention, ...]:
         with database.connect("tensile_worker") as claim, database.connect("tensile_worker") as store:
-            return device_contention.contention_measured_once(claim, store, "cpu", (1, 2), measure)
+            return device_contention.contention_measured_once(claim, store, kind, (1, 2), measure, host)
 
     with ThreadPoolExecutor(2) as threads, database.connect() as observer:
-        first = threads.submit(start)
+        first = threads.submit(start, kinds[0])
         assert begun.wait(60)
-        second = threads.submit(start)
+        second = threads.submit(start, kinds[1])
         until(lambda: observer.execute(_WAITING).fetchone() == (1,))
         may_end.set()
         assert first.result(60) == second.result(60) == (_ALONE, _pair(1.5))
-    assert measured == [(1, 2)]
+    assert measured == [(1, 2)] * times
 
 
 def test_a_measurement_that_ends_early_keeps_its_rows_and_the_next_one_measures_the_rest(database: Database) -> None:

@@ -3,12 +3,17 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import cast
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from indb_tensile.catalog.device_contention import ALONE, MeasuredContention
 from indb_tensile.config import Settings
 from indb_tensile.controller.contention_process import (
     DISTURBED,
@@ -17,12 +22,19 @@ from indb_tensile.controller.contention_process import (
     IDLE_S,
     ContentionProcess,
 )
+from indb_tensile.controller.controller_loop import Mail
+from indb_tensile.controller.fork_client import ForkServer
+from indb_tensile.controller.mailbox import Mailbox
+from indb_tensile.controller.records import CatalogRecords
+from indb_tensile.errors import DatabaseError
 from indb_tensile.job import WorkerId
+from indb_tensile.scheduler.admission.events import ContentionChange
 from tests.conftest import Database
 from tests.controller.fakes import DEADLINE_S, alive
 from tests.controller.real_controller import controller, count_adoptions, enqueue, scalar
 from tests.controller.waiting import until
 from tests.controller.warm_forks import fork_server
+from worker import controller as controller_process
 
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
 MEASURING = "select count(*) > 0 from pg_stat_activity where application_name = 'tensile contention'"
@@ -130,6 +142,110 @@ def test_a_job_that_comes_ends_the_measurement_and_its_processes_at_once(tmp_pat
         process.attend(100.0)
         process.attend(100.0 + IDLE_S)
         assert process.asked, "the rest is measured"
+
+
+@dataclass(slots=True)
+class FakeFork:
+    """Stands for a process of the fork server. It is over when it has a code."""
+
+    code: int | None = None
+    abandoned: bool = False
+    failed: bool = False
+    pid: int = 1
+
+    @property
+    def over(self) -> bool:
+        return self.code is not None
+
+    def reap(self) -> int | None:
+        return self.code
+
+    def abandon(self) -> None:
+        self.abandoned = True
+
+
+@dataclass(slots=True)
+class FakeForks:
+    """Stands for the fork server, and keeps every process that was asked for."""
+
+    asked: list[FakeFork] = field(default_factory=list)
+
+    def receive(self) -> None:
+        """Nothing arrives."""
+
+    def ask(self, module: str, descriptors: Mapping[str, int]) -> FakeFork:
+        assert (module, descriptors) == ("m", {})
+        self.asked.append(FakeFork())
+        return self.asked[-1]
+
+
+ENDS = st.sampled_from([None, 0, DISTURBED, 5])
+TURNS = st.lists(st.tuples(st.integers(0, 2), st.floats(0.1, 400.0), ENDS), max_size=40)
+
+
+@given(turns=TURNS)
+def test_no_sequence_of_jobs_and_ends_lets_a_measurement_run_beside_a_job_or_after_all_is_measured(
+    turns: list[tuple[int, float, int | None]],
+) -> None:
+    forks, reader = FakeForks(), Reader()
+    process = ContentionProcess(forks=cast(ForkServer, forks), module="m", announce=reader.announce)
+    process.serve(WorkerId(1))
+    now_s, idle_s, not_before_s, measured = 0.0, None, 0.0, False
+    for jobs, pause_s, code in turns:
+        now_s += pause_s
+        running = forks.asked[-1] if process.asked else None
+        process.see_jobs(jobs)
+        idle_s = None if jobs else idle_s if idle_s is not None else now_s
+        assert running is None or running.abandoned == bool(jobs)
+        if running is not None and not jobs and code is not None:
+            running.code = code
+            measured |= code == 0
+            not_before_s = now_s + {0: 0.0, DISTURBED: DISTURBED_AGAIN_S}.get(code, FAILED_AGAIN_S)
+        before = len(forks.asked)
+        process.attend(now_s)
+        due = not measured and idle_s is not None and now_s >= max(not_before_s, idle_s + IDLE_S)
+        ran = running is not None and not jobs and code is None
+        assert process.asked == (ran or due)
+        assert len(forks.asked) - before == (process.asked and not ran)
+
+
+class Rows:
+    """Stands for the catalog. It has these rows of one kind of device, or is away."""
+
+    def __init__(self) -> None:
+        self.rows: tuple[MeasuredContention, ...] | None = ()
+
+    def contention(self) -> tuple[MeasuredContention, ...]:
+        if self.rows is None:
+            raise DatabaseError("the database is away")
+        return self.rows
+
+
+def test_only_what_was_measured_anew_is_passed_to_the_loop() -> None:
+    rows, mailbox = Rows(), Mailbox[Mail]()
+    settings = Settings(dsn="", device="emulated", max_jobs=4)
+    announce = controller_process._contention_reader(settings, cast(CatalogRecords, rows), mailbox)
+    assert announce is not None
+    assert announce()
+    assert mailbox.take() == [], "an estimate would replace what jobs have taught"
+    rows.rows = None
+    assert not announce()
+    rows.rows = (ALONE, MeasuredContention(jobs=2, arithmetic=1.0, memory=1.0, mixed=1.0, training=1.25))
+    assert announce()
+    assert announce()
+    [change] = mailbox.take()
+    assert isinstance(change, ContentionChange)
+    assert change.contention.points == ((1, 1.0), (2, 1.25))
+
+
+def test_nothing_is_read_again_where_all_is_measured_or_nothing_is_to_be() -> None:
+    rows, mailbox = Rows(), Mailbox[Mail]()
+    records = cast(CatalogRecords, rows)
+    settings = Settings(dsn="", device="emulated", max_jobs=2)
+    assert controller_process._contention_reader(replace(settings, survey_s=0.0), records, mailbox) is None
+    rows.rows = (ALONE, replace(ALONE, jobs=2))
+    assert controller_process._contention_reader(settings, records, mailbox) is None
+    assert controller_process._contention_reader(replace(settings, max_jobs=4), records, mailbox) is not None
 
 
 @pytest.mark.nightly

@@ -1,10 +1,14 @@
 """Contention is measured by real processes, as many as jobs."""
 
+import multiprocessing
+
 import pytest
 
 from indb_tensile.config import GIB, MIB
 from indb_tensile.device.hardware import cores
+from indb_tensile.errors import DeviceError
 from indb_tensile.executor.latency.contention_step import ReferenceStep, StepSpeed, vector_bytes
+from tests.controller.fakes import alive
 from worker import measure_contention
 from worker.reference_processes import StepPhase, speeds_by_phase
 
@@ -34,6 +38,20 @@ def test_every_process_runs_its_own_kind_of_step_in_its_phases() -> None:
     assert all(0 < speed.processors < 1.5 for speed in together.values()), "one thread each"
 
 
+def test_a_measurement_that_is_disturbed_ends_its_processes() -> None:
+    children: list[int] = []
+
+    def check() -> None:
+        children.extend(process.pid for process in multiprocessing.active_children() if process.pid)
+        raise DeviceError("disturbed")
+
+    phases = [StepPhase(running=(0, 1), seconds=600.0)]
+    with pytest.raises(DeviceError, match="disturbed"):
+        speeds_by_phase("cpu", 1, (ReferenceStep.ARITHMETIC,) * 2, phases, check)
+    assert len(children) == 2
+    assert not any(map(alive, children))
+
+
 def test_in_each_round_another_process_runs_alone() -> None:
     arithmetic, memory, *_ = ReferenceStep
     pair = measure_contention._rounds_of_phases((arithmetic, arithmetic), (0, 1), 2, 1.5, 0.1)
@@ -57,13 +75,26 @@ def test_a_slowdown_compares_every_counted_step_with_one_of_its_kind_alone() -> 
 
 def test_steps_that_keep_fewer_cores_busy_than_they_have_threads_share_them_better() -> None:
     arithmetic, memory, *_ = ReferenceStep
-    pair, together = (arithmetic, arithmetic), {0: _speed(1.0), 1: _speed(1.0)}
-    rounds = [[{0: _speed(1.0, 1.6)}, together], [{1: _speed(1.0, 1.8)}, together]]
-    assert measure_contention._share_of_cores(pair, rounds, 2, 2) == 1.8, "the machine had other work in round 1"
-    assert measure_contention._share_of_cores(pair, rounds, 2, 8) == 1.0, "there are cores for all"
-    assert measure_contention._share_of_cores((arithmetic, memory), rounds[:1], 2, 2) == (1.6 + 2) / 2
-    busier = [[{0: _speed(1.0, 2.1)}, together]]
-    assert measure_contention._share_of_cores(pair, busier, 2, 2) == 2.0, "no more than all cores"
+    pair, busy = (arithmetic, arithmetic), {arithmetic: 1.8}
+    assert measure_contention._share_of_cores(pair, busy, 2, 2) == 1.8
+    assert measure_contention._share_of_cores(pair, busy, 2, 8) == 1.0, "there are cores for all"
+    assert measure_contention._share_of_cores((arithmetic, memory), busy, 2, 2) == (1.8 + 2) / 2
+    assert measure_contention._share_of_cores(pair, {arithmetic: 2.1}, 2, 2) == 2.0, "no more than all cores"
+
+
+def test_a_busy_machine_makes_no_step_of_one_thread_seem_to_leave_its_core() -> None:
+    arithmetic, switches = ReferenceStep.ARITHMETIC, ReferenceStep.SWITCHES
+    busy = {arithmetic: 0.25, switches: 0.75}
+    assert measure_contention._share_of_cores((arithmetic,) * 8, busy, 1, 2) == 4.0
+    assert measure_contention._share_of_cores((switches,) * 8, busy, 1, 2) == 3.0, "they wait for a copy"
+
+
+def test_the_cores_that_a_step_keeps_busy_are_those_of_its_phases_alone() -> None:
+    arithmetic, memory, *_ = ReferenceStep
+    together = {0: _speed(1.0, 0.5), 1: _speed(1.0, 0.5)}
+    rounds = [[{0: _speed(1.0, 1.6)}, {1: _speed(1.0, 0.9)}, together], [{0: _speed(1.0, 1.8)}, together]]
+    seen = list(measure_contention._busy_cores((arithmetic, memory), rounds))
+    assert seen == [(arithmetic, 1.6), (memory, 0.9), (arithmetic, 1.8)]
 
 
 def _speed(per_second: float, processors: float = 1.0) -> StepSpeed:

@@ -23,6 +23,7 @@ from indb_tensile.scheduler.completion.choose_starts import (
     StartChoice,
     choose_starts,
 )
+from indb_tensile.scheduler.completion.contention import Contention
 from indb_tensile.scheduler.completion.demand import JobDemand, TradeOff
 from indb_tensile.scheduler.completion.processor_shares import ProcessorLoad, training_niceness, weight_of
 from indb_tensile.scheduler.completion.set_forecasts import SetForecasts, SharedDevice, fits_alone, members
@@ -220,6 +221,20 @@ def training_beside(pool: Pool, member: Member) -> tuple[Member, ...]:
     """Return the other jobs that train now."""
     jobs = pool.running_set.jobs
     return tuple(m for m in pool.members if m.job.job in jobs and m.job.job != member.job.job)
+
+
+def contention_measured(decision: Decision, contention: Contention) -> None:
+    """Use this contention from now on, and decide again which waiting jobs start.
+
+    Jobs that run side by side go on. They are undone only if they turn out to be slower than one alone, as if jobs
+    had taught this contention. What other programs take of the cores has been seen here, and stays.
+    """
+    known = decision.pool.contention
+    contention = replace(contention, taken_cores=known.taken_cores or contention.taken_cores)
+    changed = contention != known
+    decision.pool = replace(decision.pool, contention=contention)
+    if changed and decision.pool.due is None and decision.pool.at(JobStage.WAITING):
+        decision.pool = replace(decision.pool, due=PlanReason.START)
 
 
 def note_startup(decision: Decision, member: Member, took_ns: int | None) -> Member:

@@ -43,7 +43,7 @@ from indb_tensile.scheduler.admission.admission_orders import (
 )
 from indb_tensile.scheduler.admission.batch_loans import expect_free, keep_batch_loans, loan_changed
 from indb_tensile.scheduler.admission.closing import departed, published
-from indb_tensile.scheduler.admission.completion_rule import note_startup
+from indb_tensile.scheduler.admission.completion_rule import contention_measured, note_startup
 from indb_tensile.scheduler.admission.decision import Decision
 from indb_tensile.scheduler.admission.equal_graphs import with_known_graphs
 from indb_tensile.scheduler.admission.events import (
@@ -216,7 +216,7 @@ def _fold(decision: Decision, event: Event) -> None:  # noqa: C901 - a table: on
         case PlacesChange(max_jobs=max_jobs):
             decision.pool = replace(decision.pool, max_jobs=max_jobs)
         case ContentionChange(contention=contention):
-            decision.pool = replace(decision.pool, contention=contention)
+            contention_measured(decision, contention)
         case IdleDevice(budget_bytes=budget_bytes):
             hand_over(decision, budget_bytes)
         case Answered():

@@ -39,15 +39,28 @@ def test_a_set_that_is_slower_than_one_job_alone_is_undone_and_not_formed_again(
 
 def test_measured_contention_takes_the_place_of_the_estimate_in_the_next_decisions() -> None:
     estimated, measured = Contention(points=((1, 1.0), (8, 1.0))), Contention(points=((1, 1.0), (2, 2.5)))
-    controller = timed_controller(8, contention=estimated)
+    controller = timed_controller(8, contention=replace(estimated, taken_cores=0.25))
     first = start(controller, 1, 100_000.0)
     controller.send(ContentionChange(contention=measured))
-    assert controller.pool.contention == measured
+    assert controller.pool.contention == replace(measured, taken_cores=0.25), "which was seen here"
     start(controller, 2, 100_000.0)
     assert stages(controller) == {1: JobStage.RUNNING, 2: JobStage.WAITING}
     controller.finish(first)
     controller.adopt_all()
     assert stages(controller) == {2: JobStage.RUNNING}
+
+
+def test_a_job_that_waits_by_an_estimate_starts_when_the_measurement_is_better() -> None:
+    controller = timed_controller(8, contention=Contention(points=((1, 1.0), (2, 2.5))))
+    for number in (1, 2):
+        start(controller, number, 100_000.0)
+    assert stages(controller) == {1: JobStage.RUNNING, 2: JobStage.WAITING}
+    controller.send(ContentionChange(contention=Contention(points=((1, 1.0), (2, 1.1)))))
+    controller.adopt_all()
+    assert stages(controller) == {1: JobStage.RUNNING, 2: JobStage.RUNNING}
+    controller.send(ContentionChange(contention=Contention(points=((1, 1.0), (2, 2.5)))))
+    controller.adopt_all()
+    assert stages(controller) == {1: JobStage.RUNNING, 2: JobStage.RUNNING}, "a set that was formed goes on"
 
 
 @pytest.mark.parametrize(("ranks", "leaves"), [((2,), [0]), ((1, 2), [])], ids=["one rank", "ranks only"])

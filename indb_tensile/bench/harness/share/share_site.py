@@ -36,6 +36,7 @@ from indb_tensile.catalog.connection import Connection, connect
 from indb_tensile.catalog.device_contention import numbers_to_measure
 from indb_tensile.catalog.queries import parse
 from indb_tensile.config import Settings
+from indb_tensile.controller.contention_process import DISTURBED
 from indb_tensile.device.backend import kind_of
 from indb_tensile.device.waiting_threads import with_short_waits
 from indb_tensile.errors import TensileError, UnavailableError
@@ -46,6 +47,7 @@ MOST_OWNERS = 2
 _SQL = parse(Path(__file__).with_name("share_site.sql").read_text(encoding="utf-8"))
 _CAPTURES = "captures"  # folder of captures in a controller's state directory (worker/capture_files.py)
 _READY_S = 300.0
+_CONTENTION_S = 300.0  # for what takes half a minute on an idle machine
 _POLL_S = 0.2  # polls take processor time from the jobs: every 0.05 s they took 1.3 % of two cores
 _END_S = 60.0
 
@@ -96,7 +98,20 @@ class ShareSite:
                 return
         command = [sys.executable, "-m", "indb_tensile.worker.measure_contention"]
         environment = with_short_waits(_environment(self.dsn, self.device, self.directory, threads, {}))
-        code = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, check=False).returncode
+        try:
+            code = subprocess.run(
+                command, env=environment, stdin=subprocess.DEVNULL, check=False, timeout=_CONTENTION_S
+            ).returncode
+        except subprocess.TimeoutExpired:
+            raise UnavailableError(
+                f"by how much jobs slow each other down was not measured within {_CONTENTION_S:.0f} s",
+                hint="end other programs on this machine",
+            ) from None
+        if code == DISTURBED:
+            raise UnavailableError(
+                "by how much jobs slow each other down was not measured, because a job runs on this host",
+                hint="stop other controllers of this database",
+            )
         if code:
             raise UnavailableError(f"by how much jobs slow each other down was not measured: exit code {code}")
 
