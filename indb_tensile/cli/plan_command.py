@@ -23,8 +23,9 @@ from indb_tensile.scheduler.planner import JobPlan, plan_jobs, schedules_of, tog
 from indb_tensile.scheduler.policies import DEFAULT_POLICY
 from indb_tensile.scheduler.score import Score, overhead, score
 from indb_tensile.scheduler.timing import machines
+from indb_tensile.scheduler.timing.job_runs import Compute, JobRun
 from indb_tensile.scheduler.timing.schedule import Schedule
-from indb_tensile.scheduler.timing.simulate import Compute, JobRun, timeline
+from indb_tensile.scheduler.timing.simulate import timeline
 from indb_tensile.scheduler.timing.trace_events import trace_events
 from indb_tensile.scheduler.workload import Workload
 

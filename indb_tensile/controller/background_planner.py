@@ -37,7 +37,7 @@ from indb_tensile.scheduler.completion.demand import TradeOff
 from indb_tensile.scheduler.plan import Infeasible
 from indb_tensile.scheduler.planner import JobPlan
 from indb_tensile.scheduler.policies.policy import Plans
-from indb_tensile.scheduler.timing.simulate import Compute
+from indb_tensile.scheduler.timing.job_runs import Compute
 from indb_tensile.scheduler.workload import Workload
 
 log = logging.getLogger("controller")

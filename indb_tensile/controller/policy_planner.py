@@ -13,7 +13,7 @@ from indb_tensile.scheduler.policies import DEFAULT_POLICY, policy_named
 from indb_tensile.scheduler.policies.policy import Plans
 from indb_tensile.scheduler.round_plans import LEAST_GAIN, plan_round
 from indb_tensile.scheduler.search.local_search import CancellationCheck, Effort, never_cancel
-from indb_tensile.scheduler.timing.simulate import Compute
+from indb_tensile.scheduler.timing.job_runs import Compute
 from indb_tensile.scheduler.trade_offs import trade_offs
 from indb_tensile.scheduler.workload import Workload
 

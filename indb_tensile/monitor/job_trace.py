@@ -12,9 +12,10 @@ from indb_tensile.errors import MissingError, RequestError
 from indb_tensile.monitor.live_figures import Row, rows, statement
 from indb_tensile.scheduler.document import Document
 from indb_tensile.scheduler.link import Link
+from indb_tensile.scheduler.timing.job_runs import Event, EventKind, JobRun
 from indb_tensile.scheduler.timing.machines import link as machine_link
 from indb_tensile.scheduler.timing.recorded_iterations import Recording
-from indb_tensile.scheduler.timing.simulate import Event, EventKind, JobRun, timeline
+from indb_tensile.scheduler.timing.simulate import timeline
 from indb_tensile.scheduler.timing.trace_events import Stretch, Track, trace_tracks
 
 _UNMEASURED_GB_PER_S = 25.0  # the default of `tensile plan --link`

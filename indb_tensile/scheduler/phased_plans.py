@@ -22,8 +22,9 @@ from indb_tensile.scheduler.plan import Infeasible, Plan
 from indb_tensile.scheduler.plan_cache import PlanCache
 from indb_tensile.scheduler.policies import DEFAULT_POLICY, POLICIES
 from indb_tensile.scheduler.policies.policy import Plans
+from indb_tensile.scheduler.timing.job_runs import Compute, Forecast, JobRun
 from indb_tensile.scheduler.timing.schedule import Schedule
-from indb_tensile.scheduler.timing.simulate import Compute, Forecast, JobRun, simulate
+from indb_tensile.scheduler.timing.simulate import simulate
 from indb_tensile.scheduler.workload import Workload, least_bytes
 
 _STEP = 0.75  # ratio of one budget to plan for to the next higher one

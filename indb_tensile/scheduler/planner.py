@@ -14,8 +14,8 @@ from indb_tensile.scheduler.plan_cache import PlanCache
 from indb_tensile.scheduler.policies import DEFAULT_POLICY, policy_named
 from indb_tensile.scheduler.policies.policy import PlanOptions, Plans
 from indb_tensile.scheduler.search.local_search import CancellationCheck, Effort, never_cancel
+from indb_tensile.scheduler.timing.job_runs import Compute, Forecast
 from indb_tensile.scheduler.timing.schedule import Schedule
-from indb_tensile.scheduler.timing.simulate import Compute, Forecast
 from indb_tensile.scheduler.workload import Workload, least_bytes
 
 __all__ = [

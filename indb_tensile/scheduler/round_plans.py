@@ -29,7 +29,7 @@ from indb_tensile.scheduler.planner import JobPlan, job_plans
 from indb_tensile.scheduler.policies import DEFAULT_POLICY, policy_named
 from indb_tensile.scheduler.policies.policy import BudgetPlanner, PlanOptions, Plans
 from indb_tensile.scheduler.search.local_search import CancellationCheck, Effort, never_cancel
-from indb_tensile.scheduler.timing.simulate import Compute, Forecast
+from indb_tensile.scheduler.timing.job_runs import Compute, Forecast
 from indb_tensile.scheduler.workload import Workload, least_bytes
 
 # A round has to do this much more work than the present plans. Forecasts of times differ from measured times by a few

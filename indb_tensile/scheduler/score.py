@@ -20,8 +20,9 @@ from indb_tensile.scheduler.memory.peak import LIVENESS, floor, liveness_peak, p
 from indb_tensile.scheduler.plan import Plan
 from indb_tensile.scheduler.plan_cache import CachedKind, PlanCache, cached
 from indb_tensile.scheduler.rewrite import effective
+from indb_tensile.scheduler.timing.job_runs import Compute, Forecast, JobRun
 from indb_tensile.scheduler.timing.schedule import Schedule
-from indb_tensile.scheduler.timing.simulate import Compute, Forecast, JobRun, simulate
+from indb_tensile.scheduler.timing.simulate import simulate
 from indb_tensile.scheduler.workload import Workload, least_bytes
 
 # Computing a bound takes longer than the rest of a score. Plans with equal iteration times have equal bounds.

@@ -15,7 +15,7 @@ from indb_tensile.scheduler.policies import DEFAULT_POLICY, policy_named
 from indb_tensile.scheduler.policies.policy import PlanOptions
 from indb_tensile.scheduler.search.candidate import pareto_front
 from indb_tensile.scheduler.search.local_search import Effort
-from indb_tensile.scheduler.timing.simulate import Forecast
+from indb_tensile.scheduler.timing.job_runs import Forecast
 from indb_tensile.scheduler.workload import Workload, least_bytes
 
 # The budgets for which trade-offs are computed, as fractions of the way from a job's floor to its peak without plans.

@@ -20,8 +20,8 @@ from indb_tensile.bench.harness.results.rows import (
 from indb_tensile.errors import MissingError
 from indb_tensile.scheduler.policies import POLICIES
 from indb_tensile.scheduler.score import score
+from indb_tensile.scheduler.timing.job_runs import Compute
 from indb_tensile.scheduler.timing.machines import REFERENCE
-from indb_tensile.scheduler.timing.simulate import Compute
 from tests.bench.points import point
 
 REQUIRED = {

@@ -17,7 +17,8 @@ from indb_tensile.scheduler.memory.peak import floor, liveness_peak, peak
 from indb_tensile.scheduler.plan import Infeasible
 from indb_tensile.scheduler.planner import plan_jobs
 from indb_tensile.scheduler.policies import POLICIES
-from indb_tensile.scheduler.timing.simulate import JobRun, simulate
+from indb_tensile.scheduler.timing.job_runs import JobRun
+from indb_tensile.scheduler.timing.simulate import simulate
 from indb_tensile.scheduler.workload import Workload
 from tests.nightly import few_examples
 from tests.scheduler.access_rows import graph_from_rows

@@ -16,7 +16,7 @@ from indb_tensile.scheduler.phases.interleaved_schedule import schedule_cycles
 from indb_tensile.scheduler.phases.phase_offsets import least_budget
 from indb_tensile.scheduler.phases.round_part import BlockUse, RoundPart, Segment, Wait, block_use
 from indb_tensile.scheduler.plan import Infeasible
-from indb_tensile.scheduler.timing.simulate import Compute
+from indb_tensile.scheduler.timing.job_runs import Compute
 from indb_tensile.scheduler.workload import Workload
 from tests.nightly import few_examples
 from tests.scheduler.strategies import several_workloads

@@ -19,7 +19,7 @@ from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.plan import Infeasible
 from indb_tensile.scheduler.planner import JobPlan, plan_jobs
 from indb_tensile.scheduler.round_plans import plan_round
-from indb_tensile.scheduler.timing.simulate import Compute
+from indb_tensile.scheduler.timing.job_runs import Compute
 from indb_tensile.scheduler.workload import Workload
 from tests.gpu.conftest import Bench, answer, report, resume
 from tests.gpu.place import ON_DOUBLE, PLACE

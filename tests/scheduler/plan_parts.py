@@ -4,7 +4,8 @@ from indb_tensile.scheduler.graph import Operator, OpIndex, Stage, StepGraph, Te
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.peak import Gap
 from indb_tensile.scheduler.plan import Execution, Plan, Swap
-from indb_tensile.scheduler.timing.simulate import JobRun, simulate
+from indb_tensile.scheduler.timing.job_runs import JobRun
+from indb_tensile.scheduler.timing.simulate import simulate
 
 
 def swap(tensor: int, out_after: int, free_at: int, in_at: int, needed_by: int, *, copies: bool = True) -> Swap:

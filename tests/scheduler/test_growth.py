@@ -22,8 +22,9 @@ from indb_tensile.scheduler.memory.peak import peak
 from indb_tensile.scheduler.plan import Plan
 from indb_tensile.scheduler.rewrite import rewrite
 from indb_tensile.scheduler.score import score
+from indb_tensile.scheduler.timing.job_runs import Compute, JobRun
 from indb_tensile.scheduler.timing.schedule import Gate, Schedule
-from indb_tensile.scheduler.timing.simulate import Compute, JobRun, simulate
+from indb_tensile.scheduler.timing.simulate import simulate
 from indb_tensile.scheduler.workload import Workload
 from tests.nightly import nightly_unless
 from tests.scheduler.large import FAMILIES, busy_plan, lines_run

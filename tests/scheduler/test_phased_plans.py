@@ -10,7 +10,7 @@ from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.peak import LIVENESS
 from indb_tensile.scheduler.phased_plans import Phased, budget_steps, fastest, phased
 from indb_tensile.scheduler.plan import Infeasible, Plan
-from indb_tensile.scheduler.timing.simulate import Compute
+from indb_tensile.scheduler.timing.job_runs import Compute
 from indb_tensile.scheduler.workload import Workload
 
 LINK = Link(out_bytes_per_s=10**9, in_bytes_per_s=10**9)

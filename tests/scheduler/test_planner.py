@@ -27,8 +27,8 @@ from indb_tensile.scheduler.planner import (
 )
 from indb_tensile.scheduler.policies import POLICIES
 from indb_tensile.scheduler.search.local_search import Effort
+from indb_tensile.scheduler.timing.job_runs import Compute
 from indb_tensile.scheduler.timing.schedule import Gate, Schedule
-from indb_tensile.scheduler.timing.simulate import Compute
 from tests.nightly import some_examples
 from tests.scheduler.strategies import latencies, links, several_workloads
 

@@ -14,7 +14,8 @@ from indb_tensile.scheduler.plan import Execution, Plan, Swap
 from indb_tensile.scheduler.policies.policy import Plans
 from indb_tensile.scheduler.policies.replan import replan
 from indb_tensile.scheduler.policies.tensile_plus import tensile_plus
-from indb_tensile.scheduler.timing.simulate import JobRun, simulate
+from indb_tensile.scheduler.timing.job_runs import JobRun
+from indb_tensile.scheduler.timing.simulate import simulate
 from indb_tensile.scheduler.workload import Workload, least_bytes
 from tests.nightly import some_examples
 from tests.scheduler.access_rows import graph_from_rows

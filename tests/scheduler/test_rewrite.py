@@ -25,7 +25,8 @@ from indb_tensile.scheduler.rewrite import (
     repeatable,
     rewrite,
 )
-from indb_tensile.scheduler.timing.simulate import JobRun, simulate
+from indb_tensile.scheduler.timing.job_runs import JobRun
+from indb_tensile.scheduler.timing.simulate import simulate
 from tests.scheduler.plan_parts import execution_order
 from tests.scheduler.strategies import graphs
 

@@ -23,7 +23,7 @@ from indb_tensile.scheduler.policies.policy import Plans
 from indb_tensile.scheduler.rewrite import effective
 from indb_tensile.scheduler.round_plans import plan_round
 from indb_tensile.scheduler.search.local_search import Effort
-from indb_tensile.scheduler.timing.simulate import Compute
+from indb_tensile.scheduler.timing.job_runs import Compute
 from indb_tensile.scheduler.workload import Workload
 from tests.nightly import some_examples
 from tests.scheduler.strategies import several_workloads

@@ -11,7 +11,7 @@ from indb_tensile.scheduler.memory.peak import LIVENESS, VANILLA
 from indb_tensile.scheduler.plan import Execution, Plan, Swap
 from indb_tensile.scheduler.plan_cache import PlanCache
 from indb_tensile.scheduler.score import Baseline, baselines, score
-from indb_tensile.scheduler.timing.simulate import Compute, Forecast
+from indb_tensile.scheduler.timing.job_runs import Compute, Forecast
 from indb_tensile.scheduler.workload import Workload
 
 LINK = Link(out_bytes_per_s=10**9, in_bytes_per_s=10**9)  # 1 ns a byte

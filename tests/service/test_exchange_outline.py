@@ -13,8 +13,8 @@ from indb_tensile.executor.capture.passes import Passes
 from indb_tensile.executor.capture.rank_share import RankShare, Reduce
 from indb_tensile.executor.capture.step_capture import CapturedStep, capture_training
 from indb_tensile.executor.ranks.exchange_traffic import awaiting_signatures
+from indb_tensile.scheduler.timing.job_runs import Forecast
 from indb_tensile.scheduler.timing.network_times import GangNetwork
-from indb_tensile.scheduler.timing.simulate import Forecast
 from indb_tensile.sizes import size
 from tests.executor.ranks.counting_group import make_exchanges
 from tests.scheduler.timing.networks import network_of

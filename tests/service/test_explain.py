@@ -22,8 +22,8 @@ from indb_tensile.scheduler.completion.set_forecasts import SharedDevice
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.plan import Infeasible
 from indb_tensile.scheduler.planner import Workload, plan_jobs
+from indb_tensile.scheduler.timing.job_runs import Forecast
 from indb_tensile.scheduler.timing.network_times import GangNetwork
-from indb_tensile.scheduler.timing.simulate import Forecast
 from indb_tensile.sizes import size
 from tests.learning.tables import spec, table
 from tests.scheduler.descriptions import elementwise

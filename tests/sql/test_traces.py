@@ -17,13 +17,13 @@ from indb_tensile.monitor.job_pictures import job_learning_picture, job_plan_pic
 from indb_tensile.scheduler.document import Document
 from indb_tensile.scheduler.graph import Operator, OpIndex, Role, Stage, StepGraph, Tensor, TensorId
 from indb_tensile.scheduler.plan import Execution, Plan, Swap
+from indb_tensile.scheduler.timing.job_runs import Event, EventKind
 from indb_tensile.scheduler.timing.recorded_iterations import (
     Pause,
     PauseKind,
     RecordedIterations,
     Recording,
 )
-from indb_tensile.scheduler.timing.simulate import Event, EventKind
 from tests.catalog.enqueue import claim, enqueue, register
 from tests.conftest import Database
 

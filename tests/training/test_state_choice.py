@@ -13,7 +13,7 @@ from indb_tensile.scheduler.link import FREE_COPIES, CopyLoss, Link
 from indb_tensile.scheduler.memory.peak import liveness_peak
 from indb_tensile.scheduler.plan import Plan
 from indb_tensile.scheduler.policies import DEFAULT_POLICY
-from indb_tensile.scheduler.timing.simulate import JobRun
+from indb_tensile.scheduler.timing.job_runs import JobRun
 from indb_tensile.scheduler.timing.simulate_ranks import RankRun
 from worker.training.state_choice import StateChoice, choose_state, tell_state
 

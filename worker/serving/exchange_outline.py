@@ -12,8 +12,8 @@ from enum import Enum, auto
 from indb_tensile.executor.capture.rank_share import RankShare
 from indb_tensile.executor.capture.step_capture import CapturedStep
 from indb_tensile.executor.ranks.exchange_traffic import exchanges_of, transfers_of
+from indb_tensile.scheduler.timing.job_runs import Forecast
 from indb_tensile.scheduler.timing.network_times import GangNetwork
-from indb_tensile.scheduler.timing.simulate import Forecast
 from indb_tensile.sizes import size
 
 _NS_PER_MS = 1_000_000

@@ -32,8 +32,8 @@ from indb_tensile.scheduler.plan import Infeasible
 from indb_tensile.scheduler.plan_cache import PlanCache
 from indb_tensile.scheduler.planner import JobPlan, Workload, foresee, least_bytes, plan_jobs
 from indb_tensile.scheduler.score import Baseline, baselines, score
+from indb_tensile.scheduler.timing.job_runs import Forecast
 from indb_tensile.scheduler.timing.network_times import GangNetwork
-from indb_tensile.scheduler.timing.simulate import Forecast
 from indb_tensile.scheduler.timing.simulate_ranks import simulate_ranks
 from indb_tensile.scheduler.trade_offs import trade_offs
 from indb_tensile.sizes import size

@@ -8,7 +8,8 @@ from indb_tensile.scheduler.graph import StepGraph
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.peak import LIVENESS, peak
 from indb_tensile.scheduler.plan import Plan
-from indb_tensile.scheduler.timing.simulate import Forecast, JobRun, simulate
+from indb_tensile.scheduler.timing.job_runs import Forecast, JobRun
+from indb_tensile.scheduler.timing.simulate import simulate
 from indb_tensile.sizes import size
 
 from .foretold_lengths import ForetoldLengths

@@ -49,7 +49,8 @@ from indb_tensile.scheduler.memory.peak import LIVENESS, floor, liveness_peak, p
 from indb_tensile.scheduler.plan import Infeasible, Plan
 from indb_tensile.scheduler.planner import plan_jobs
 from indb_tensile.scheduler.rewrite import effective_latency
-from indb_tensile.scheduler.timing.simulate import JobRun, simulate
+from indb_tensile.scheduler.timing.job_runs import JobRun
+from indb_tensile.scheduler.timing.simulate import simulate
 
 NETWORKS = (
     SmallNetwork(name="mlp", architecture={"type": "mlp", "hidden": [512, 512]}, shape=(1024,), rows=512),

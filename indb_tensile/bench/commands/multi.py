@@ -39,8 +39,8 @@ from indb_tensile.scheduler.planner import JobPlan, plan_jobs, schedules_of
 from indb_tensile.scheduler.policies import DEFAULT_POLICY, POLICIES
 from indb_tensile.scheduler.policies.quotas import equal_parts
 from indb_tensile.scheduler.score import score
+from indb_tensile.scheduler.timing.job_runs import Compute
 from indb_tensile.scheduler.timing.machines import REFERENCE
-from indb_tensile.scheduler.timing.simulate import Compute
 from indb_tensile.scheduler.workload import least_bytes
 
 CASE = ("model", "jobs", "link_gb_s")

@@ -44,8 +44,9 @@ from indb_tensile.scheduler.plan_cache import PlanCache
 from indb_tensile.scheduler.policies import DEFAULT_POLICY, POLICIES
 from indb_tensile.scheduler.policies.policy import PlanOptions, Plans
 from indb_tensile.scheduler.score import overhead, score
+from indb_tensile.scheduler.timing.job_runs import JobRun
 from indb_tensile.scheduler.timing.machines import REFERENCE
-from indb_tensile.scheduler.timing.simulate import JobRun, simulate
+from indb_tensile.scheduler.timing.simulate import simulate
 
 OPERATORS = (1_000, 3_000, 10_000)
 FAMILIES = {"residual": residual, "recurrent": recurrent}

@@ -7,8 +7,8 @@ from indb_tensile.executor.capture.step_capture import CapturedStep
 from indb_tensile.executor.ranks.exchange_traffic import copy_loss_of, exchanges_on_network
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.plan import Plan
+from indb_tensile.scheduler.timing.job_runs import JobRun
 from indb_tensile.scheduler.timing.network_times import GangNetwork
-from indb_tensile.scheduler.timing.simulate import JobRun
 from indb_tensile.scheduler.timing.simulate_ranks import RankRun
 
 

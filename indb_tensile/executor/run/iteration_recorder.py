@@ -17,6 +17,7 @@ from indb_tensile.executor.capture.exchange_operator import last_spans
 from indb_tensile.executor.latency.gpu_clock import EventClock
 from indb_tensile.executor.run.program import Iterate, Program, variant_of
 from indb_tensile.scheduler.graph import Operator, OpIndex, Stage, TensorId
+from indb_tensile.scheduler.timing.job_runs import Event, EventKind
 from indb_tensile.scheduler.timing.recorded_iterations import (
     MOST_EVENTS,
     Pause,
@@ -24,7 +25,6 @@ from indb_tensile.scheduler.timing.recorded_iterations import (
     RecordedIterations,
     Recording,
 )
-from indb_tensile.scheduler.timing.simulate import Event, EventKind
 
 _LATE = {EventKind.SWAP_OUT: EventKind.LATE_OUT, EventKind.SWAP_IN: EventKind.LATE_IN}
 

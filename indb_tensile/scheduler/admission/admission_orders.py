@@ -10,7 +10,7 @@ from indb_tensile.scheduler.admission.questions import Question
 from indb_tensile.scheduler.phases.round_part import RoundPart
 from indb_tensile.scheduler.plan import Plan
 from indb_tensile.scheduler.planner import JobPlan
-from indb_tensile.scheduler.timing.simulate import Forecast
+from indb_tensile.scheduler.timing.job_runs import Forecast
 
 
 class EndMethod(StrEnum):

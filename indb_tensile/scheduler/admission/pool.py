@@ -20,7 +20,7 @@ from indb_tensile.scheduler.outgrown_operator import OutgrownOperator
 from indb_tensile.scheduler.plan import Infeasible
 from indb_tensile.scheduler.planner import JobPlan
 from indb_tensile.scheduler.policies.policy import Plans
-from indb_tensile.scheduler.timing.simulate import Compute
+from indb_tensile.scheduler.timing.job_runs import Compute
 from indb_tensile.scheduler.workload import Workload
 
 TrainerId = NewType("TrainerId", int)  # numbered by the pool; a number is never used for a second process

@@ -38,7 +38,7 @@ from indb_tensile.scheduler.admission.region_fit import beside
 from indb_tensile.scheduler.admission.sharing import advance, is_worth_improving, left_ns
 from indb_tensile.scheduler.host_memory import host_bytes
 from indb_tensile.scheduler.planner import JobPlan
-from indb_tensile.scheduler.timing.simulate import Compute
+from indb_tensile.scheduler.timing.job_runs import Compute
 
 _SETTLED = (
     JobStage.CLAIMED,

@@ -7,8 +7,8 @@ from indb_tensile.scheduler.phases.load_cycle import Cycle, cycle_of, merge_segm
 from indb_tensile.scheduler.phases.phase_offsets import Shift, interleave, least_budget
 from indb_tensile.scheduler.plan import Infeasible, Plan
 from indb_tensile.scheduler.plan_cache import PlanCache
+from indb_tensile.scheduler.timing.job_runs import Compute
 from indb_tensile.scheduler.timing.schedule import Schedule
-from indb_tensile.scheduler.timing.simulate import Compute
 from indb_tensile.scheduler.workload import Workload
 
 Schedules = tuple[Schedule, ...]  # with jobs as positions

@@ -19,7 +19,8 @@ from indb_tensile.scheduler.memory.peak import load, peak, resident_at_start
 from indb_tensile.scheduler.plan import Plan
 from indb_tensile.scheduler.plan_cache import PlanCache
 from indb_tensile.scheduler.rewrite import effective, effective_latency
-from indb_tensile.scheduler.timing.simulate import EventKind, JobRun, timeline
+from indb_tensile.scheduler.timing.job_runs import EventKind, JobRun
+from indb_tensile.scheduler.timing.simulate import timeline
 from indb_tensile.scheduler.workload import Workload
 
 Ints = npt.NDArray[np.int64]

@@ -25,8 +25,8 @@ import numpy as np
 from indb_tensile.scheduler.phases.gates import Round, gates, unrolled_starts
 from indb_tensile.scheduler.phases.load_cycle import Cycle, LoadCurve, curve, cycle
 from indb_tensile.scheduler.plan import Infeasible
+from indb_tensile.scheduler.timing.job_runs import Compute
 from indb_tensile.scheduler.timing.schedule import Gate, Schedule
-from indb_tensile.scheduler.timing.simulate import Compute
 
 __all__ = ["Cycle", "Gate", "Shift", "cycle", "interleave", "least_budget", "least_start"]
 

@@ -27,8 +27,8 @@ from indb_tensile.scheduler.phases.load_cycle import Cycle, cycle, merge_segment
 from indb_tensile.scheduler.plan import Plan
 from indb_tensile.scheduler.plan_cache import PlanCache
 from indb_tensile.scheduler.rewrite import effective
+from indb_tensile.scheduler.timing.job_runs import JobRun
 from indb_tensile.scheduler.timing.schedule import Schedule
-from indb_tensile.scheduler.timing.simulate import JobRun
 from indb_tensile.scheduler.workload import Workload
 
 Use = npt.NDArray[np.bool_]  # by segment and place: whether the job has the place

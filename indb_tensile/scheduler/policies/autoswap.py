@@ -31,7 +31,8 @@ from indb_tensile.scheduler.plan_cache import PlanCache
 from indb_tensile.scheduler.policies.bayes import minimise
 from indb_tensile.scheduler.policies.division import demand, divide
 from indb_tensile.scheduler.policies.swap_times import empty_load, inside, run_ns, schedule
-from indb_tensile.scheduler.timing.simulate import JobRun, simulate
+from indb_tensile.scheduler.timing.job_runs import JobRun
+from indb_tensile.scheduler.timing.simulate import simulate
 from indb_tensile.scheduler.workload import Workload
 
 Floats = npt.NDArray[np.float64]

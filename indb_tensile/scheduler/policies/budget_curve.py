@@ -16,7 +16,8 @@ from indb_tensile.scheduler.memory.peak import LIVENESS
 from indb_tensile.scheduler.plan import Plan
 from indb_tensile.scheduler.plan_cache import PlanCache
 from indb_tensile.scheduler.search.candidate import pareto_front
-from indb_tensile.scheduler.timing.simulate import JobRun, simulate
+from indb_tensile.scheduler.timing.job_runs import JobRun
+from indb_tensile.scheduler.timing.simulate import simulate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

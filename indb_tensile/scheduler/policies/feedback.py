@@ -16,7 +16,8 @@ from indb_tensile.scheduler.memory.peak import in_index, load
 from indb_tensile.scheduler.plan import Plan
 from indb_tensile.scheduler.plan_cache import PlanCache
 from indb_tensile.scheduler.rewrite import effective, effective_latency
-from indb_tensile.scheduler.timing.simulate import EventKind, JobRun, simulate, timeline
+from indb_tensile.scheduler.timing.job_runs import EventKind, JobRun
+from indb_tensile.scheduler.timing.simulate import simulate, timeline
 
 # The most rounds; they end earlier if nothing becomes faster. More rounds cost two simulations each.
 _ROUNDS = 4

@@ -28,7 +28,8 @@ from indb_tensile.scheduler.policies.swap_times import empty_load, schedule
 from indb_tensile.scheduler.policies.swarm import Particle, search
 from indb_tensile.scheduler.recomputation.recompute import Recomputation
 from indb_tensile.scheduler.rewrite import effective, effective_latency
-from indb_tensile.scheduler.timing.simulate import JobRun, simulate
+from indb_tensile.scheduler.timing.job_runs import JobRun
+from indb_tensile.scheduler.timing.simulate import simulate
 from indb_tensile.scheduler.workload import Workload
 
 _SMALL_PART = 1000  # feature maps smaller than the peak divided by this are retained

@@ -31,7 +31,7 @@ from indb_tensile.scheduler.plan_cache import PlanCache
 from indb_tensile.scheduler.policies.budget_curve import BudgetCurve, envelope
 from indb_tensile.scheduler.search.candidate_plans import LIMIT_FRACTIONS
 from indb_tensile.scheduler.search.local_search import CancellationCheck, Effort, never_cancel
-from indb_tensile.scheduler.timing.simulate import Compute
+from indb_tensile.scheduler.timing.job_runs import Compute
 from indb_tensile.scheduler.workload import Workload
 
 Plans = tuple[tuple[Plan, ...], ...]  # for each job one plan for each graph

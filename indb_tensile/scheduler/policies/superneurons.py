@@ -40,7 +40,8 @@ from indb_tensile.scheduler.policies.layerwise import Offload, feature_gaps, swa
 from indb_tensile.scheduler.policies.swap_times import inside, schedule
 from indb_tensile.scheduler.recomputation.recompute import Recomputation
 from indb_tensile.scheduler.rewrite import effective, effective_latency
-from indb_tensile.scheduler.timing.simulate import JobRun, simulate
+from indb_tensile.scheduler.timing.job_runs import JobRun
+from indb_tensile.scheduler.timing.simulate import simulate
 from indb_tensile.scheduler.workload import Workload
 
 _RECOMPUTED = frozenset({LayerKind.POOLING, LayerKind.ACTIVATION, LayerKind.NORMALISATION})

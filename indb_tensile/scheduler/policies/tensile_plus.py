@@ -57,7 +57,8 @@ from indb_tensile.scheduler.policies.quotas import equal_parts, parts_by_peak
 from indb_tensile.scheduler.search.candidate import CandidatePlan
 from indb_tensile.scheduler.search.candidate_plans import CandidatePlans
 from indb_tensile.scheduler.search.local_search import Effort
-from indb_tensile.scheduler.timing.simulate import Compute, Forecast, JobRun, simulate
+from indb_tensile.scheduler.timing.job_runs import Compute, Forecast, JobRun
+from indb_tensile.scheduler.timing.simulate import simulate
 from indb_tensile.scheduler.workload import Workload, least_bytes
 
 NAME = "tensile+"

@@ -28,7 +28,7 @@ from indb_tensile.scheduler.plan import Infeasible, Plan
 from indb_tensile.scheduler.plan_cache import PlanCache
 from indb_tensile.scheduler.policies.division import Demand, divide
 from indb_tensile.scheduler.policies.policy import FunctionPolicy, Plans
-from indb_tensile.scheduler.timing.simulate import Compute
+from indb_tensile.scheduler.timing.job_runs import Compute
 from indb_tensile.scheduler.workload import Workload
 
 _REGION_BYTES = 64 << 20  # the region size of section 7.4

@@ -16,7 +16,8 @@ other down, so on such a link the simulator compares the result with the origina
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.plan import Plan
 from indb_tensile.scheduler.search.step_search import StepSearch
-from indb_tensile.scheduler.timing.simulate import JobRun, simulate
+from indb_tensile.scheduler.timing.job_runs import JobRun
+from indb_tensile.scheduler.timing.simulate import simulate
 
 # The numbers of operators by which a tensor may return before it is needed, or stay after its last use; each is about
 # three times the one before. A further distance costs one more native layout and simulation for each plan.

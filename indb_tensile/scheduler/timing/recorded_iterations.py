@@ -7,7 +7,7 @@ can be laid over each other. `epoch_ns` added to such a time is the time since 1
 from dataclasses import dataclass
 from enum import StrEnum
 
-from indb_tensile.scheduler.timing.simulate import Event
+from indb_tensile.scheduler.timing.job_runs import Event
 
 MOST_EVENTS = 100_000  # of a recording: some megabytes in the catalog, and about 40 MB as a trace with the plan's
 

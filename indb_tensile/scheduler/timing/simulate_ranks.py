@@ -29,7 +29,7 @@ from indb_tensile.scheduler.plan_cache import PlanCache
 from indb_tensile.scheduler.rewrite import effective
 from indb_tensile.scheduler.timing.copy_flow import Copy, Flow, Lane
 from indb_tensile.scheduler.timing.iteration_stops import IterationStop, stops_of
-from indb_tensile.scheduler.timing.simulate import Forecast, JobRun
+from indb_tensile.scheduler.timing.job_runs import Forecast, JobRun
 
 # Iterations of the first rank within which the state of all ranks repeats. Otherwise the later half is averaged.
 _MOST = 24

@@ -20,8 +20,8 @@ from indb_tensile.scheduler.graph import Operator, StepGraph
 from indb_tensile.scheduler.memory.peak import load
 from indb_tensile.scheduler.plan_cache import PlanCache
 from indb_tensile.scheduler.rewrite import captured_order, effective
+from indb_tensile.scheduler.timing.job_runs import Event, EventKind, JobRun
 from indb_tensile.scheduler.timing.recorded_iterations import Pause
-from indb_tensile.scheduler.timing.simulate import Event, EventKind, JobRun
 
 _OPERATORS, _WAITS, _TO_HOST, _TO_DEVICE, _ITERATIONS, _EXCHANGES = range(1, 7)
 _ROWS: Mapping[int, str] = MappingProxyType(

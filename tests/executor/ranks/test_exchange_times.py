@@ -10,8 +10,8 @@ from indb_tensile.executor.ranks.step_exchange import exchanging, measuring
 from indb_tensile.executor.run.iteration_recorder import IterationRecorder
 from indb_tensile.executor.run.runner import Runner
 from indb_tensile.scheduler.memory.peak import LIVENESS
+from indb_tensile.scheduler.timing.job_runs import EventKind
 from indb_tensile.scheduler.timing.recorded_iterations import Recording
-from indb_tensile.scheduler.timing.simulate import EventKind
 from tests.device.memory_device import MemoryDevice
 from tests.executor.conftest import job_of
 from tests.executor.ranks.rank_steps import steps_of

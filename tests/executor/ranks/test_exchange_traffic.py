@@ -24,8 +24,9 @@ from indb_tensile.scheduler.link import CopyLoss, Link
 from indb_tensile.scheduler.memory.peak import vanilla_peak
 from indb_tensile.scheduler.plan import Infeasible, Plan
 from indb_tensile.scheduler.planner import JobPlan, Workload, plan_jobs
+from indb_tensile.scheduler.timing.job_runs import JobRun
 from indb_tensile.scheduler.timing.network_times import Collective, NetworkTimes
-from indb_tensile.scheduler.timing.simulate import JobRun, simulate
+from indb_tensile.scheduler.timing.simulate import simulate
 from indb_tensile.scheduler.timing.simulate_ranks import simulate_ranks
 from tests.executor.ranks.counting_group import make_exchanges
 from tests.scheduler.timing.networks import network_of

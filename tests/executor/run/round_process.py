@@ -39,7 +39,7 @@ from indb_tensile.scheduler.memory.tensor_placement import place_plan
 from indb_tensile.scheduler.plan import Infeasible, Plan
 from indb_tensile.scheduler.planner import JobPlan, plan_jobs
 from indb_tensile.scheduler.round_plans import plan_round
-from indb_tensile.scheduler.timing.simulate import Compute
+from indb_tensile.scheduler.timing.job_runs import Compute
 from indb_tensile.scheduler.workload import Workload
 from tests.executor.conftest import prepared
 from tests.executor.driving import bits, drive, state_bits

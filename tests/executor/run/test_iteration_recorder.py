@@ -12,11 +12,11 @@ from indb_tensile.executor.run.iteration_recorder import IterationRecorder
 from indb_tensile.executor.run.runner import Runner
 from indb_tensile.executor.run.timeline import unroll
 from indb_tensile.scheduler.rewrite import effective
+from indb_tensile.scheduler.timing.job_runs import EventKind
 from indb_tensile.scheduler.timing.recorded_iterations import (
     PauseKind,
     Recording,
 )
-from indb_tensile.scheduler.timing.simulate import EventKind
 from tests.device.memory_device import MemoryDevice
 from tests.executor.conftest import prepared
 from tests.executor.driving import bits, drive, state_bits

@@ -14,7 +14,8 @@ from indb_tensile.scheduler.graph import OpIndex, Stage, TensorId
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.peak import LIVENESS, VANILLA
 from indb_tensile.scheduler.plan import Plan, Swap
-from indb_tensile.scheduler.timing.simulate import EventKind, JobRun, timeline
+from indb_tensile.scheduler.timing.job_runs import EventKind, JobRun
+from indb_tensile.scheduler.timing.simulate import timeline
 from tests.device.memory_device import MemoryDevice
 from tests.executor.conftest import prepared
 

@@ -40,7 +40,7 @@ from indb_tensile.scheduler.phases.round_part import RoundPart, Segment
 from indb_tensile.scheduler.plan import Infeasible, Plan
 from indb_tensile.scheduler.planner import JobPlan
 from indb_tensile.scheduler.policies.policy import Plans
-from indb_tensile.scheduler.timing.simulate import Compute, Forecast
+from indb_tensile.scheduler.timing.job_runs import Compute, Forecast
 from indb_tensile.scheduler.workload import Workload
 
 REGION = 1 << 20

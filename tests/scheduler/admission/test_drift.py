@@ -22,7 +22,7 @@ from indb_tensile.scheduler.admission.questions import RenewFor, Unanswered
 from indb_tensile.scheduler.link import FREE_COPIES, CopyLoss
 from indb_tensile.scheduler.plan import Infeasible
 from indb_tensile.scheduler.planner import JobPlan
-from indb_tensile.scheduler.timing.simulate import Forecast
+from indb_tensile.scheduler.timing.job_runs import Forecast
 from indb_tensile.scheduler.workload import Workload
 from tests.scheduler.admission.fake_controller import (
     REGION,

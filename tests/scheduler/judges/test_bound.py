@@ -24,7 +24,8 @@ from indb_tensile.scheduler.policies import POLICIES
 from indb_tensile.scheduler.rewrite import effective, repeatable
 from indb_tensile.scheduler.search.reorder import rearranged, with_parts
 from indb_tensile.scheduler.search.step_search import GreedyOptions, StepSearch
-from indb_tensile.scheduler.timing.simulate import JobRun, simulate
+from indb_tensile.scheduler.timing.job_runs import JobRun
+from indb_tensile.scheduler.timing.simulate import simulate
 from indb_tensile.scheduler.workload import Workload
 from tests.nightly import few_examples, some_examples
 from tests.scheduler.access_rows import graph_from_rows

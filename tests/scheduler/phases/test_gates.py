@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from indb_tensile.scheduler.judges.gate_check import JobLoads, faults
 from indb_tensile.scheduler.phases.load_cycle import merge_segments
 from indb_tensile.scheduler.phases.phase_offsets import Cycle, Gate, Shift, interleave, least_budget
-from indb_tensile.scheduler.timing.simulate import Compute
+from indb_tensile.scheduler.timing.job_runs import Compute
 from tests.nightly import some_examples
 from tests.scheduler.phases.cycle_strategies import cycles
 

@@ -8,7 +8,7 @@ from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.peak import LIVENESS
 from indb_tensile.scheduler.phases.load_cycle import Cycle, curve, cycle, merge_segments
 from indb_tensile.scheduler.plan import Plan, Swap
-from indb_tensile.scheduler.timing.simulate import JobRun
+from indb_tensile.scheduler.timing.job_runs import JobRun
 from tests.scheduler.phases.cycle_strategies import cycles
 
 SLOW = Link(out_bytes_per_s=1_000_000, in_bytes_per_s=1_000_000)  # 1 us a byte

@@ -10,7 +10,7 @@ from indb_tensile.errors import InvariantError
 from indb_tensile.scheduler.phases.load_cycle import curve
 from indb_tensile.scheduler.phases.phase_offsets import Cycle, Shift, interleave, least_budget, least_start
 from indb_tensile.scheduler.plan import Infeasible
-from indb_tensile.scheduler.timing.simulate import Compute
+from indb_tensile.scheduler.timing.job_runs import Compute
 from tests.nightly import some_examples
 from tests.scheduler.phases.cycle_strategies import cycles
 

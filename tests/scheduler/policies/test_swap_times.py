@@ -9,7 +9,8 @@ from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.peak import gaps, peak
 from indb_tensile.scheduler.plan import Plan, Swap
 from indb_tensile.scheduler.policies.swap_times import empty_load, schedule
-from indb_tensile.scheduler.timing.simulate import JobRun, simulate
+from indb_tensile.scheduler.timing.job_runs import JobRun
+from indb_tensile.scheduler.timing.simulate import simulate
 from tests.scheduler.strategies import graphs, latencies, links
 
 SLOW = Link(out_bytes_per_s=1_000_000, in_bytes_per_s=1_000_000)  # 1 us a byte

@@ -15,7 +15,8 @@ from indb_tensile.scheduler.memory.peak import liveness_peak, peak
 from indb_tensile.scheduler.plan import Execution, Plan, Swap
 from indb_tensile.scheduler.policies.tensile import over_its_rate, stands_still, tensile
 from indb_tensile.scheduler.tensile.swap_events import Rules
-from indb_tensile.scheduler.timing.simulate import JobRun, simulate
+from indb_tensile.scheduler.timing.job_runs import JobRun
+from indb_tensile.scheduler.timing.simulate import simulate
 from indb_tensile.scheduler.workload import Workload
 from tests.nightly import some_examples
 from tests.scheduler.access_rows import graph_from_rows

@@ -15,8 +15,9 @@ from indb_tensile.scheduler.plan import Plan
 from indb_tensile.scheduler.policies.policy import Plans
 from indb_tensile.scheduler.policies.quotas import equal_parts
 from indb_tensile.scheduler.policies.tensile_plus import slowdown, tensile_plus
+from indb_tensile.scheduler.timing.job_runs import Compute, JobRun
 from indb_tensile.scheduler.timing.machines import REFERENCE, latencies
-from indb_tensile.scheduler.timing.simulate import Compute, JobRun, simulate
+from indb_tensile.scheduler.timing.simulate import simulate
 from indb_tensile.scheduler.workload import Workload, least_bytes
 from tests.nightly import nightly_unless, some_examples
 from tests.scheduler.large import unrolled

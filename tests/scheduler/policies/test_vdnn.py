@@ -10,7 +10,8 @@ from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.peak import LIVENESS, liveness_peak, peak
 from indb_tensile.scheduler.plan import Plan
 from indb_tensile.scheduler.policies.vdnn import vdnn
-from indb_tensile.scheduler.timing.simulate import JobRun, simulate
+from indb_tensile.scheduler.timing.job_runs import JobRun
+from indb_tensile.scheduler.timing.simulate import simulate
 from tests.scheduler.plan_parts import swap
 from tests.scheduler.policies.layers import BACKWARD, FORWARD, RELU, job, step, three_convolutions
 

@@ -18,7 +18,7 @@ from indb_tensile.scheduler.policies.zico import (
     shifts,
     zico,
 )
-from indb_tensile.scheduler.timing.simulate import Compute
+from indb_tensile.scheduler.timing.job_runs import Compute
 from indb_tensile.scheduler.workload import Workload
 
 LINK = Link(out_bytes_per_s=10**9, in_bytes_per_s=10**9)

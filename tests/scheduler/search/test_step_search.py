@@ -15,7 +15,8 @@ from indb_tensile.scheduler.plan import Execution, Plan, Swap
 from indb_tensile.scheduler.search.candidate_plans import CandidatePlans
 from indb_tensile.scheduler.search.reorder import updates_beside_gradients, with_parts
 from indb_tensile.scheduler.search.step_search import GreedyOptions, StepSearch
-from indb_tensile.scheduler.timing.simulate import JobRun, simulate
+from indb_tensile.scheduler.timing.job_runs import JobRun
+from indb_tensile.scheduler.timing.simulate import simulate
 from tests.nightly import some_examples
 from tests.scheduler.access_rows import DENSE_NS, dense_graph, graph_from_rows
 from tests.scheduler.strategies import graphs as step_graphs

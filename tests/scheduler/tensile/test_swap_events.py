@@ -11,7 +11,8 @@ from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.peak import LIVENESS, load
 from indb_tensile.scheduler.plan import Plan
 from indb_tensile.scheduler.tensile.swap_events import MemoryPeak, Rules, SwapEvents
-from indb_tensile.scheduler.timing.simulate import JobRun, simulate
+from indb_tensile.scheduler.timing.job_runs import JobRun
+from indb_tensile.scheduler.timing.simulate import simulate
 from tests.nightly import some_examples
 from tests.scheduler.access_rows import graph_from_rows
 from tests.scheduler.plan_parts import swap

@@ -17,8 +17,9 @@ from indb_tensile.scheduler.phases.load_cycle import cycle_of
 from indb_tensile.scheduler.phases.phase_offsets import least_budget
 from indb_tensile.scheduler.plan import Infeasible
 from indb_tensile.scheduler.policies import POLICIES
+from indb_tensile.scheduler.timing.job_runs import Compute, Event, EventKind, Forecast, JobRun
 from indb_tensile.scheduler.timing.schedule import Gate, Schedule
-from indb_tensile.scheduler.timing.simulate import Compute, Event, EventKind, Forecast, JobRun, simulate, timeline
+from indb_tensile.scheduler.timing.simulate import simulate, timeline
 from indb_tensile.scheduler.workload import Workload
 from tests.nightly import some_examples
 from tests.scheduler.strategies import links, workloads

@@ -18,7 +18,8 @@ from indb_tensile.scheduler.planner import Workload, plan_jobs
 from indb_tensile.scheduler.rewrite import effective
 from indb_tensile.scheduler.search.step_search import StepSearch
 from indb_tensile.scheduler.timing.copy_flow import Flow, Lane
-from indb_tensile.scheduler.timing.simulate import Compute, EventKind, Forecast, JobRun, simulate, timeline
+from indb_tensile.scheduler.timing.job_runs import Compute, EventKind, Forecast, JobRun
+from indb_tensile.scheduler.timing.simulate import simulate, timeline
 from tests.nightly import some_examples
 from tests.scheduler.strategies import graphs, latencies, links, several_workloads
 

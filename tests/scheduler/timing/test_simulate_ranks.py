@@ -15,7 +15,8 @@ from indb_tensile.scheduler.link import CopyLoss, Link
 from indb_tensile.scheduler.memory.peak import floor, liveness_peak
 from indb_tensile.scheduler.plan import Infeasible, Plan, Swap
 from indb_tensile.scheduler.planner import Workload, plan_jobs
-from indb_tensile.scheduler.timing.simulate import JobRun, simulate
+from indb_tensile.scheduler.timing.job_runs import JobRun
+from indb_tensile.scheduler.timing.simulate import simulate
 from indb_tensile.scheduler.timing.simulate_ranks import RankForecast, RankRun, simulate_ranks, without_waits
 from tests.scheduler.strategies import graphs_with_exchanges, latencies, links
 from tests.scheduler.timing.rank_judge import mean_iterations_ns

@@ -12,7 +12,8 @@ from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.peak import LIVENESS, liveness_peak, load
 from indb_tensile.scheduler.plan import Execution, Infeasible, Plan, Swap
 from indb_tensile.scheduler.planner import Workload, least_bytes, plan_jobs
-from indb_tensile.scheduler.timing.simulate import Event, EventKind, JobRun, timeline
+from indb_tensile.scheduler.timing.job_runs import Event, EventKind, JobRun
+from indb_tensile.scheduler.timing.simulate import timeline
 from indb_tensile.scheduler.timing.trace_events import trace_events
 from tests.nightly import some_examples
 from tests.scheduler.strategies import links, several_workloads

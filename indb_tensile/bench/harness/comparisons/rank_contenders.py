@@ -42,9 +42,9 @@ from indb_tensile.scheduler.link import FREE_COPIES, CopyLoss, Link
 from indb_tensile.scheduler.memory.peak import floor, vanilla_peak
 from indb_tensile.scheduler.plan import Infeasible
 from indb_tensile.scheduler.planner import JobPlan, plan_jobs
+from indb_tensile.scheduler.timing.job_runs import JobRun
 from indb_tensile.scheduler.timing.machines import REFERENCE
 from indb_tensile.scheduler.timing.network_times import GangNetwork
-from indb_tensile.scheduler.timing.simulate import JobRun
 from indb_tensile.scheduler.timing.simulate_ranks import RankRun
 
 DDP, DDP_ZERO = "DDP", "DDP, ZeRO"

@@ -26,8 +26,8 @@ from indb_tensile.scheduler.policies import DEFAULT_POLICY, POLICIES
 from indb_tensile.scheduler.policies.policy import PlanOptions, Plans
 from indb_tensile.scheduler.score import Baseline, Score, baselines, overhead, score
 from indb_tensile.scheduler.timing import machines
+from indb_tensile.scheduler.timing.job_runs import Compute
 from indb_tensile.scheduler.timing.machines import Machine
-from indb_tensile.scheduler.timing.simulate import Compute
 from indb_tensile.scheduler.workload import Workload
 
 Row = dict[str, Any]

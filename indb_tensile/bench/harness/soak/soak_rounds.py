@@ -28,7 +28,7 @@ from indb_tensile.scheduler.phases.load_cycle import Cycle
 from indb_tensile.scheduler.phases.phase_offsets import least_budget
 from indb_tensile.scheduler.phases.round_part import BlockUse, RoundPart
 from indb_tensile.scheduler.plan import Infeasible
-from indb_tensile.scheduler.timing.simulate import Compute
+from indb_tensile.scheduler.timing.job_runs import Compute
 
 REGION_BYTES = 1 << 16
 REGIONS = 64
