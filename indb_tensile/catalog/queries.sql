@@ -249,7 +249,8 @@ select own.rank, lead.claim from tensile.job_ranks as own
  where own.job_id = %(job)s and own.claim = %(claim)s
 
 -- take_back_gangs --
-select tensile.take_back_gangs(%(patience_s)s)
+-- Every controller asks once a second, and the function takes a millisecond where no job is for several devices.
+select tensile.take_back_gangs(%(patience_s)s) where exists (select from tensile.job_ranks)
 
 -- fit_gangs --
 select job_id, devices, asked from tensile.fit_gangs()
