@@ -48,6 +48,7 @@ _LIMIT_SPAN_S = 0.05  # of work bound by one resource, whose factors decide noth
 # it wrongly. Factors of single rounds vary by a tenth.
 _TRAINING_ROUNDS = 12
 _SHORT_ROUNDS = 5
+_FEW_ROUNDS = 3  # of short steps of more jobs: with one, the factor of four jobs was 2.4 to 3.3
 _OTHERS_S = 300.0  # for the measurement of another controller of this kind, which takes a minute on a busy machine
 _ARITHMETIC, _MEMORY, _SWITCHES, _TRAINING = ReferenceStep
 
@@ -140,7 +141,7 @@ def measure(
 
     def together(jobs: int) -> MeasuredContention:
         half = jobs // 2
-        short = partial(factor, rounds=_SHORT_ROUNDS if jobs == 2 else 1, span_s=_SHORT_SPAN_S)
+        short = partial(factor, rounds=_SHORT_ROUNDS if jobs == 2 else _FEW_ROUNDS, span_s=_SHORT_SPAN_S)
         mixed = (short((_SWITCHES, other) * half, _SWITCHES) for other in (_ARITHMETIC, _MEMORY))
         training_rounds = max(2, _TRAINING_ROUNDS // half**2)  # more processes have more steps in each round
         return MeasuredContention(
