@@ -79,5 +79,17 @@ def let_return(decision: Decision, waiting: Iterable[Member]) -> None:
             bring_back(decision, member)
 
 
+def higher_that_leaves(pool: Pool, member: Member) -> Member | None:
+    """Return a job of the same owner with a higher priority that is leaving the device and will wait for it then.
+
+    The waiting job goes after it, although it is not among the waiting jobs for the moment. None for a waiting job
+    that goes before higher ones, because its first step is overdue or the other leaves for it.
+    """
+    if keeps_place(pool, member):
+        return None
+    leaving = (m for m in pool.at(JobStage.PARKING) if not (m.paused or m.moving) and m.aside_for != member.job.job)
+    return next((m for m in leaving if _is_lower(member, m)), None)
+
+
 def _is_lower(member: Member, other: Member) -> bool:
     return member.job.owner_oid == other.job.owner_oid and member.job.priority < other.job.priority

@@ -42,7 +42,7 @@ from indb_tensile.scheduler.admission.pool import (
     Pool,
     Sharing,
 )
-from indb_tensile.scheduler.admission.preemption import let_return, make_way
+from indb_tensile.scheduler.admission.preemption import higher_that_leaves, let_return, make_way
 from indb_tensile.scheduler.admission.questions import Unanswered
 from indb_tensile.scheduler.admission.region_fit import beside, fit, fits
 from indb_tensile.scheduler.admission.shift_rule import give_up, shift
@@ -144,7 +144,7 @@ def _let_in(decision: Decision, reason: PlanReason) -> bool:
     past.
     """
     limited = [_within_quota(decision, m) for m in decision.pool.at(JobStage.WAITING, JobStage.UNMEASURED)]
-    waiting = [member for member in limited if member is not None]
+    waiting = [member for member in limited if member is not None and not _goes_after_leaving(decision, member)]
     let_return(decision, waiting)
     if decision.pool.sharing is Sharing.COMPLETION:
         measured = [with_trade_offs(decision, m) if m.stage is JobStage.WAITING else m for m in waiting]
@@ -224,6 +224,16 @@ def _try(
         or _admit_together(decision, waiting, reason, rule)
         or _admit(decision, head, reason, rule)
     )
+
+
+def _goes_after_leaving(decision: Decision, waiting: Member) -> bool:
+    """Return whether a job of a higher priority, which is leaving the device, goes before this waiting one."""
+    if decision.pool.sharing is not Sharing.COMPLETION:
+        return False
+    higher = higher_that_leaves(decision.pool, waiting)
+    if higher is not None:
+        decision.wait(waiting, f"its turn: job {higher.job.job} has a higher priority, and leaves the device first")
+    return higher is not None
 
 
 def _within_quota(decision: Decision, head: Member) -> Member | None:

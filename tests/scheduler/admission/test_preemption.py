@@ -48,6 +48,26 @@ def test_lower_job_leaves_for_a_higher_one_and_returns_after_it() -> None:
     assert controller.grants() == {1: 4}
 
 
+def test_a_lower_job_does_not_return_before_a_higher_one_that_still_leaves() -> None:
+    controller = _controller(4)
+    low = _start(controller, 1, 4)
+    middle = _capture(controller, 2, 4, priority=5)
+    park(controller, low)
+    controller.adopt_all()
+    high = _capture(controller, 3, 4, priority=10)
+    assert stages(controller) == {1: JobStage.WAITING, 2: JobStage.PARKING, 3: JobStage.RUNNING}
+    first = controller.pool.of_trainer(low)
+    assert first is not None
+    assert first.waits_for == "its turn: job 2 has a higher priority, and leaves the device first"
+    park(controller, middle)
+    controller.adopt_all()
+    assert stages(controller) == {1: JobStage.WAITING, 2: JobStage.WAITING, 3: JobStage.RUNNING}
+    for ended in (high, middle, low):
+        assert controller.pool.at(JobStage.RUNNING)[0].trainer == ended
+        controller.finish(ended)
+        controller.adopt_all()
+
+
 def test_a_priority_delays_no_job_of_another_owner() -> None:
     controller = _controller(4)
     running = _start(controller, 1, 4, owner=1)
