@@ -12,7 +12,6 @@ import socket
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack, closing
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -44,7 +43,6 @@ from indb_tensile.device.backend import (
     uploads_ahead,
 )
 from indb_tensile.device.cuda import Gpu
-from indb_tensile.device.hardware import cores
 from indb_tensile.errors import DatabaseError, TensileError
 from indb_tensile.log import start_log
 from indb_tensile.scheduler.admission.events import BudgetChange, ContentionChange, Stop
@@ -55,7 +53,14 @@ from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.next_batch import BATCH_NAMES
 
 from .companions import SERVICE, Companions
-from .controller_device import TakenDevice, child_environment, choose_device, contention, settings_for, take_device
+from .controller_device import (
+    TakenDevice,
+    child_environment,
+    choose_device,
+    known_contention,
+    settings_for,
+    take_device,
+)
 from .start_patience import sentences, with_patience
 
 TRAINER = "indb_tensile.worker.trainer"
@@ -100,7 +105,10 @@ def _run(settings: Settings) -> None:
         taken = take_device(chosen, settings, records, stack, fixed="capacity_bytes" in set_names)
         settings = taken.settings
         forks = stack.enter_context(closing(_fork_server(chosen, settings)))
-        companions = Companions(settings, forks, records, _contention_reader(settings, records, mailbox))
+        announce = None
+        if taken.contention_pending:
+            announce = _contention_reader(settings, taken.contention, records, mailbox)
+        companions = Companions(settings, forks, records, announce)
         stack.callback(companions.stop)
         planner = stack.enter_context(closing(_make_planner(settings, taken.link, mailbox)))
         trainers = Trainers(
@@ -148,17 +156,14 @@ def _start_threads(settings: Settings, mailbox: Mailbox[Mail], companions: Compa
 
 
 def _contention_reader(
-    settings: Settings, records: CatalogRecords, mailbox: Mailbox[Mail]
-) -> Callable[[], bool] | None:
-    """Return what passes measured contention on to the loop and returns whether it could. None: all is measured."""
-    known, complete = contention(settings, records)
-    if complete or not settings.survey_s or settings.device.startswith("cuda"):
-        return None
+    settings: Settings, known: Contention, records: CatalogRecords, mailbox: Mailbox[Mail]
+) -> Callable[[], bool]:
+    """Return what passes measured contention on to the loop if it is not `known`, and returns whether it could."""
 
     def announce() -> bool:
         nonlocal known
         try:
-            stored, _ = contention(settings, records)
+            stored, _ = known_contention(settings, records)
         except DatabaseError as error:
             log.debug("measured contention was not read: %s", error.message)
             return False
@@ -166,7 +171,7 @@ def _contention_reader(
             known = stored
             factors = ", ".join(f"{jobs} jobs {factor:.2f} times" for jobs, factor in stored.points if jobs > 1)
             log.info("how much jobs slow each other down is measured now: %s", factors)
-            mailbox.post(ContentionChange(contention=_shared_cores(stored, settings)))
+            mailbox.post(ContentionChange(contention=stored))
         return True
 
     return announce
@@ -278,16 +283,11 @@ def _make_pool(settings: Settings, taken: TakenDevice, overheads: Overheads) -> 
         prepares_on_device=not settings.device.startswith("cuda"),
         batch=BATCH_NAMES if uploads_ahead(settings.device, cuda_graphs=settings.cuda_graphs) else (),
         link=taken.link,
-        contention=_shared_cores(taken.contention, settings),
+        contention=taken.contention,
         overheads=overheads,
         phases=runs_rounds(settings, shared=taken.shared is not None),
         phases_ns=round(settings.phases_s * 1e9),
     )
-
-
-def _shared_cores(contention: Contention, settings: Settings) -> Contention:
-    """Return the contention with the number of cores that jobs share, where they compute with these."""
-    return contention if settings.device.startswith("cuda") else replace(contention, cores=cores())
 
 
 def _modules(settings: Settings) -> tuple[str, ...]:

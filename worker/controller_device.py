@@ -62,14 +62,16 @@ log = logging.getLogger("controller")
 class TakenDevice:
     """A device whose memory the controller has taken, with the settings that follow from it.
 
-    `regions` hand out a GPU's memory, `shared` are those of them that all trainers share, and `headroom` follows the
-    room that other programs leave. They are None for another device.
+    `contention_pending` says that the contention is to be measured while no job runs. `regions` hand out a GPU's
+    memory, `shared` are those of them that all trainers share, and `headroom` follows the room that other programs
+    leave. They are None for another device.
     """
 
     settings: Settings
     kind: str
     link: Link
     contention: Contention
+    contention_pending: bool
     ledger: Ledger
     gauge: Gauge
     regions: GpuRegions | None = None
@@ -89,7 +91,7 @@ def take_device(
     """Measure the device and take its memory until the stack ends. `fixed`: a setting gives the capacity."""
     kind = kind_of(settings.device, settings.threads)
     link = _measure_link(settings, records)
-    contention = _contention(settings, records)  # before this process takes the device's memory
+    contention, pending = first_contention(settings, records)  # before this process takes the device's memory
     settings = replace(settings, link_out_bytes_per_s=link.out_bytes_per_s, link_in_bytes_per_s=link.in_bytes_per_s)
     regions: GpuRegions | None = None
     shared: SharedRegions | None = None
@@ -106,6 +108,7 @@ def take_device(
         kind=kind,
         link=link,
         contention=contention,
+        contention_pending=pending,
         ledger=ledger,
         gauge=gauge,
         regions=regions,
@@ -210,36 +213,37 @@ def _measure_emulated_link(ledger: Ledger, nominal: Link, records: CatalogRecord
     return link
 
 
-def contention(settings: Settings, records: CatalogRecords) -> tuple[Contention, bool]:
+def known_contention(settings: Settings, records: CatalogRecords) -> tuple[Contention, bool]:
     """Return by how much jobs slow each other down, and whether all of it was measured.
 
-    What was not measured is estimated: from the number of cores, or as some value for a GPU.
+    What was not measured is estimated: from the number of cores, or as some value for a GPU. Where jobs compute on
+    processors, the contention has the number of cores that they share.
     """
     measured = records.contention()
     numbers = {row.jobs for row in measured}
     complete = numbers.issuperset(numbers_to_measure(settings.max_jobs))
-    on_gpu = _is_gpu(settings)
-    if numbers - {1}:
-        return contention_of(measured, 1 if on_gpu else min(cores(), settings.threads)), complete
-    estimated = Contention(points=_GPU_CONTENTION) if on_gpu else of_cores(cores(), settings.threads)
-    return estimated, complete
+    if _is_gpu(settings):
+        return contention_of(measured) if numbers - {1} else Contention(points=_GPU_CONTENTION), complete
+    threads = min(cores(), settings.threads)
+    contention = contention_of(measured, threads) if numbers - {1} else of_cores(cores(), settings.threads)
+    return replace(contention, cores=cores()), complete
 
 
-def _contention(settings: Settings, records: CatalogRecords) -> Contention:
-    """Return the contention that decisions begin with.
+def first_contention(settings: Settings, records: CatalogRecords) -> tuple[Contention, bool]:
+    """Return the contention that decisions begin with, and whether it is to be measured while no job runs.
 
     That of a GPU is measured now, if this kind was never measured, because the controller takes its memory next. That
     of processors is measured while no job runs (controller/contention_process.py).
     """
-    known, complete = contention(settings, records)
+    known, complete = known_contention(settings, records)
     if complete or not settings.survey_s:
-        return known
+        return known, False
     if not _is_gpu(settings):
         log.info("how much jobs slow each other down is estimated, until it is measured while no job runs")
-        return known
+        return known, True
     if measuring_exit_code(_worker_command("measure_contention"), child_environment(settings)):
         log.warning("how much jobs slow each other down is assumed, because it could not be measured")
-    return contention(settings, records)[0]
+    return known_contention(settings, records)[0], False
 
 
 def _is_gpu(settings: Settings) -> bool:

@@ -20,7 +20,7 @@ from indb_tensile.scheduler.admission.pool import JobStage, Pool
 _PROC = Path("/proc")
 _QUIET = {JobStage.WAITING, JobStage.RUNNING, JobStage.PARKED}
 _REMEMBERED_S = 60.0  # older seconds count less
-_KNOWN_S = 10.0  # for so many seconds counts what another controller has measured
+_KNOWN_S = 10.0  # what an earlier controller measured counts like so many seconds of measuring
 
 
 class CoreUse:

@@ -35,6 +35,7 @@ from tests.controller.real_controller import controller, count_adoptions, enqueu
 from tests.controller.waiting import until
 from tests.controller.warm_forks import fork_server
 from worker import controller as controller_process
+from worker.controller_device import first_contention
 
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
 MEASURING = "select count(*) > 0 from pg_stat_activity where application_name = 'tensile contention'"
@@ -224,8 +225,10 @@ class Rows:
 def test_only_what_was_measured_anew_is_passed_to_the_loop() -> None:
     rows, mailbox = Rows(), Mailbox[Mail]()
     settings = Settings(dsn="", device="emulated", max_jobs=4)
-    announce = controller_process._contention_reader(settings, cast(CatalogRecords, rows), mailbox)
-    assert announce is not None
+    records = cast(CatalogRecords, rows)
+    known, pending = first_contention(settings, records)
+    assert pending
+    announce = controller_process._contention_reader(settings, known, records, mailbox)
     assert announce()
     assert mailbox.take() == [], "an estimate would replace what jobs have taught"
     rows.rows = None
@@ -239,13 +242,13 @@ def test_only_what_was_measured_anew_is_passed_to_the_loop() -> None:
 
 
 def test_nothing_is_read_again_where_all_is_measured_or_nothing_is_to_be() -> None:
-    rows, mailbox = Rows(), Mailbox[Mail]()
+    rows = Rows()
     records = cast(CatalogRecords, rows)
     settings = Settings(dsn="", device="emulated", max_jobs=2)
-    assert controller_process._contention_reader(replace(settings, survey_s=0.0), records, mailbox) is None
+    assert not first_contention(replace(settings, survey_s=0.0), records)[1]
     rows.rows = (ALONE, replace(ALONE, jobs=2))
-    assert controller_process._contention_reader(settings, records, mailbox) is None
-    assert controller_process._contention_reader(replace(settings, max_jobs=4), records, mailbox) is not None
+    assert not first_contention(settings, records)[1]
+    assert first_contention(replace(settings, max_jobs=4), records)[1]
 
 
 @pytest.mark.nightly

@@ -133,11 +133,8 @@ def exchange_time(step: CapturedStep, call: Call, share: RankShare, times: Netwo
     at_once = zip(*(_transfers(step, call, own) for own in shares), strict=True)
     time = ExchangeTime.free(0)
     for transfers in at_once:
-        own, *others = [
-            times.foretell([transfer] if transfer.size_bytes else [])
-            for transfer in (transfers[share.rank], *transfers)
-        ]
-        time = time.then(own.ending_with(others))
+        of_ranks = [times.foretell([transfer] if transfer.size_bytes else []) for transfer in transfers]
+        time = time.then(of_ranks[share.rank].ending_with(of_ranks))
     return time
 
 
