@@ -7,7 +7,7 @@ and the others notice at once. A rank that has stopped, or a link that is cut, c
 """
 
 import ipaddress
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from functools import partial
@@ -23,6 +23,7 @@ from indb_tensile.executor.ranks.rank_sockets import Endpoint, connections, list
 from indb_tensile.executor.ranks.receiving_threads import patient_receivers
 
 LOOPBACK = "127.0.0.1"
+_MESSAGE = 1  # the tag of all messages: those between two ranks arrive in their order
 
 
 def join_ranks(
@@ -52,21 +53,49 @@ def _join(
         group.endpoints = tuple(_endpoint(meeting.get(_endpoint_of(rank))) for rank in range(share.ranks))
     except RuntimeError as error:
         raise rank_lost(share.rank, share.ranks, error, "has not met all other ranks") from error
-    group.set_timeout(timedelta(seconds=timeout_s))
+    group.limit = timedelta(seconds=timeout_s)
+    group.set_timeout(group.limit)
     return cast(RankGroup, group)  # torch's stubs leave out a backend's operations
 
 
 class _AbortableGloo(ProcessGroupGloo):
-    """A process group whose `abort` ends the exchanges that are under way."""
+    """A process group whose `abort` ends the exchanges that are under way.
+
+    Its all-to-alls are messages between pairs of ranks, sent by the calling thread. Gloo's own all-to-all runs on a
+    thread of Gloo's, so each one takes two more changes of threads.
+    """
 
     sends_device_memory = False
     endpoints: tuple[Endpoint, ...] = ()  # of all ranks
+    limit = timedelta(0)  # of each wait for a message, which does not have that of the group
 
     def is_connected(self) -> bool:
         """Return whether no other rank has closed its connection to this one, as the end of a process does."""
         rank = self.rank()
         others = self.endpoints[:rank] + self.endpoints[rank + 1 :]
         return connections(self.endpoints[rank], others) >= len(others)
+
+    def alltoall_base(
+        self, received: torch.Tensor, sent: torch.Tensor, receives: list[int], sends: list[int], /
+    ) -> torch.distributed.Work:
+        """See `RankGroup`. Ranks that neither send nor receive anything wait for nobody."""
+        own, ranks = self.rank(), self.size()
+        group = cast(Any, super())
+        sources, targets = torch.split(received, receives), torch.split(sent, sends)
+        # Gloo sends a message once its receiver is ready, so all receivers get ready first.
+        messages = [
+            group.recv([sources[rank]], rank, _MESSAGE)
+            for rank in (*range(own + 1, ranks), *range(own))
+            if receives[rank]
+        ]
+        messages += [
+            group.send([targets[rank]], rank, _MESSAGE)
+            for rank in (*range(own + 1, ranks), *range(own))
+            if sends[rank]
+        ]
+        if receives[own]:
+            sources[own].copy_(targets[own])
+        return _Messages(messages, self.limit)
 
     def settle(self) -> None:
         """Do nothing: whoever waits for an operation of Gloo waits until it has ended."""
@@ -75,6 +104,22 @@ class _AbortableGloo(ProcessGroupGloo):
         """End every exchange under way, and every later one, with an error. The other ranks notice at once."""
         rank = self.rank()
         shut_down(self.endpoints[rank], self.endpoints[:rank] + self.endpoints[rank + 1 :])
+
+
+class _Messages(torch.distributed.Work):
+    """Messages that are under way."""
+
+    def __init__(self, messages: Sequence[torch.distributed.Work], limit: timedelta) -> None:
+        super().__init__()
+        self._messages = messages
+        self._limit = limit
+
+    def wait(self, timeout: object = None) -> bool:
+        """Wait until all have arrived. Raises RuntimeError if one of them cannot, or not in time."""
+        del timeout
+        for message in self._messages:
+            message.wait(self._limit)
+        return True
 
 
 def broadcast_bytes(group: RankGroup, sent: bytes) -> bytes:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch._C._distributed_c10d import HashStore
 
 from indb_tensile.errors import RankLostError, RequestError
@@ -111,6 +113,51 @@ def test_ranks_without_parts_take_part_in_the_exchange(kind: GroupKind) -> None:
         return [*map(float, total)]
 
     assert on_ranks(3, run, kind=kind) == [[1.5, 2.5]] * 3
+
+
+@settings(max_examples=12)
+@given(data=st.data(), ranks=st.integers(2, 4))
+def test_all_to_alls_that_are_under_way_at_once_bring_each_rank_its_stretches_in_order(
+    data: st.DataObject, ranks: int
+) -> None:
+    row = st.lists(st.integers(0, 3), min_size=ranks, max_size=ranks)
+    rounds = data.draw(st.lists(st.lists(row, min_size=ranks, max_size=ranks), min_size=1, max_size=3))
+
+    def stretch(number: int, source: int, target: int) -> list[float]:
+        return [100.0 * number + 10 * source + target] * rounds[number][source][target]
+
+    def run(rank: int, group: RankGroup) -> list[list[float]]:
+        works, received = [], []
+        for number, lengths in enumerate(rounds):
+            sent = torch.tensor([x for target in range(ranks) for x in stretch(number, rank, target)])
+            receives = [lengths[source][rank] for source in range(ranks)]
+            received.append(torch.zeros(sum(receives)))
+            works.append(group.alltoall_base(received[-1], sent, receives, lengths[rank]))
+        for work in works:
+            work.wait()
+        return [into.tolist() for into in received]
+
+    for rank, received in enumerate(on_ranks(ranks, run)):
+        assert received == [
+            [x for source in range(ranks) for x in stretch(number, source, rank)] for number in range(len(rounds))
+        ]
+
+
+@pytest.mark.parametrize("sends", [True, False], ids=["sent", "received"])
+def test_message_that_the_other_rank_does_not_take_part_in_ends_after_the_timeout(sends: bool) -> None:
+    ended = threading.Event()
+
+    def run(rank: int, group: RankGroup) -> str:
+        if rank == 1:  # as a process that is stopped, whose connections stay open
+            assert ended.wait(LIMIT_S), "the other rank waits for ever"
+            return "silent"
+        lengths = ([0, 0], [0, 1]) if sends else ([0, 1], [0, 0])
+        with pytest.raises(RuntimeError):
+            group.alltoall_base(torch.zeros(sum(lengths[0])), torch.zeros(sum(lengths[1])), *lengths).wait()
+        ended.set()
+        return "ended"
+
+    assert on_ranks(2, run, timeout_s=0.2) == ["ended", "silent"]
 
 
 @pytest.mark.parametrize("address", ["8.8.8.8", "0.0.0.0", "2001:4860:4860::8888"])
