@@ -2,6 +2,10 @@
 
 One thread for all exchanges keeps them in the order in which they were started, which is the same on every rank. The
 thread allocates no memory of the step: what an exchange needs is in its room (capture/exchange_room.py).
+
+If the step comes to wait for the last exchange in the queue before the thread has begun it, the step's own thread
+makes it. That saves the time in which one thread wakes up, and then the other. With several in the queue the lane
+goes on with the next one meanwhile, which is worth more.
 """
 
 import threading
@@ -28,7 +32,8 @@ class _LaneExchange:
         self.ready = ready  # reached when the values of a GPU are there
         self.ended = threading.Event()
         self.error: Exception | None = None
-        self.span = (0, 0)  # when it began and ended, by `perf_counter_ns`
+        self.queued_ns = perf_counter_ns()
+        self.ended_ns = 0
 
 
 class ExchangeLane:
@@ -40,9 +45,12 @@ class ExchangeLane:
         """Wait for exchanges within a context of `around`."""
         self._around = around
         self._streams = streams or ExchangeStreams()
-        self._queue: SimpleQueue[_LaneExchange | None] = SimpleQueue()
+        self._queue: deque[_LaneExchange] = deque()
+        self._calls: SimpleQueue[bool] = SimpleQueue()  # one for each exchange that was queued; False at the end
+        self._making = threading.Lock()  # held by the thread that makes exchanges
         self._started: deque[_LaneExchange] = deque()  # and not waited for
         self._spans: deque[tuple[int, int]] = deque(maxlen=SPANS_KEPT)
+        self._free_ns = 0  # when the last exchange that was waited for ended
         self._broken: Exception | None = None
         self._closed = False
         ready = threading.Event()
@@ -60,15 +68,23 @@ class ExchangeLane:
         if not self._started:
             raise InvariantError("a step waits for an exchange that it has not started")
         exchange = self._started.popleft()
+        waits = not exchange.ended.is_set()
         self._wait(exchange)
-        self._spans.append(exchange.span)
+        begin_ns = max(exchange.queued_ns, self._free_ns)
+        self._free_ns = max(begin_ns, perf_counter_ns() if waits else exchange.ended_ns)
+        self._spans.append((begin_ns, self._free_ns))
 
     def run(self, make: Callable[[], None], place: torch.device) -> None:
         """Make an exchange after all that were queued, and wait for it."""
         self._wait(self._put(make, place))
 
     def take_spans(self) -> tuple[tuple[int, int], ...]:
-        """Return when each exchange that `finish` has waited for since the last call began and ended."""
+        """Return when each exchange that `finish` has waited for since the last call began and ended.
+
+        It begins when it is started and the one before it has ended. If the step waits for it, it ends when the step
+        goes on. So the time in which threads wake up is part of it, and a step takes as long as exchanges and
+        operators with these times.
+        """
         spans = tuple(self._spans)
         self._spans.clear()
         return spans
@@ -79,7 +95,7 @@ class ExchangeLane:
         Exchanges that were started and not waited for are those of an iteration that has failed.
         """
         self._closed = True
-        self._queue.put(None)
+        self._calls.put(False)
         if self._started:
             interrupt()
         with self._around():
@@ -87,28 +103,46 @@ class ExchangeLane:
 
     def _put(self, make: Callable[[], None], place: torch.device) -> _LaneExchange:
         exchange = _LaneExchange(make, place, self._streams.mark(place))
-        self._queue.put(exchange)
+        self._queue.append(exchange)
+        self._calls.put(True)
         return exchange
 
     def _wait(self, exchange: _LaneExchange) -> None:
         if not exchange.ended.is_set():
             with self._around():
+                if exchange.place.type == "cpu" and len(self._queue) <= 1:
+                    self._make_here(exchange)
                 exchange.ended.wait()
         if exchange.error is not None:
             raise exchange.error
+
+    def _make_here(self, exchange: _LaneExchange) -> None:
+        """Make this exchange, which is the last one in the queue, in this thread, unless the lane makes one now."""
+        if not self._making.acquire(blocking=False):
+            return
+        try:
+            if self._queue:
+                with torch.no_grad():
+                    self._make(self._queue.popleft())
+        finally:
+            self._making.release()
 
     def _work(self, ready: threading.Event) -> None:
         torch.set_num_threads(1)  # of this thread, beside which others compute
         torch.set_grad_enabled(False)
         ready.set()
-        while (exchange := self._queue.get()) is not None:
-            began_ns = perf_counter_ns()
-            try:
-                if self._broken is None and not self._closed:
-                    with self._streams.after(exchange.ready, exchange.place):
-                        exchange.make()
-                exchange.error = self._broken
-            except Exception as error:  # noqa: BLE001 - raised where the step waits for the exchange
-                exchange.error = self._broken = error
-            exchange.span = (began_ns, perf_counter_ns())
-            exchange.ended.set()
+        while self._calls.get():
+            with self._making:
+                if self._queue:
+                    self._make(self._queue.popleft())
+
+    def _make(self, exchange: _LaneExchange) -> None:
+        try:
+            if self._broken is None and not self._closed:
+                with self._streams.after(exchange.ready, exchange.place):
+                    exchange.make()
+            exchange.error = self._broken
+        except Exception as error:  # noqa: BLE001 - raised where the step waits for the exchange
+            exchange.error = self._broken = error
+        exchange.ended_ns = perf_counter_ns()
+        exchange.ended.set()

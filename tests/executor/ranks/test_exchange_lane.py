@@ -1,8 +1,11 @@
 """Check that exchanges run beside the step that starts them, in order, and end with it."""
 
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from functools import partial
+from time import perf_counter_ns
 from typing import Any, cast
 
 import pytest
@@ -55,6 +58,61 @@ def test_exchanges_run_beside_the_thread_that_starts_them_one_after_another() ->
     assert lane.take_spans() == ()
     lane.close(never)
     assert seen == ["computed", "first", "second", "third"]
+
+
+@pytest.fixture
+def unbroken() -> Iterator[None]:
+    """Let a thread of Python run until it waits."""
+    before_s = sys.getswitchinterval()
+    sys.setswitchinterval(LIMIT_S)
+    yield
+    sys.setswitchinterval(before_s)
+
+
+@pytest.mark.usefixtures("unbroken")
+@pytest.mark.parametrize("queued", [1, 2, 3])
+def test_step_that_only_waits_makes_the_last_exchange_itself_and_leaves_several_to_the_lane(queued: int) -> None:
+    made: list[tuple[int, str, bool]] = []
+
+    def make(number: int) -> None:
+        made.append((number, threading.current_thread().name, torch.is_grad_enabled()))
+
+    lane = ExchangeLane(nullcontext)
+    for number in range(queued):
+        lane.start(partial(make, number), HOST)
+    for _ in range(queued):
+        lane.finish()
+    assert torch.is_grad_enabled()
+    assert [number for number, _, _ in made] == [*range(queued)]
+    assert not any(with_gradients for _, _, with_gradients in made)
+    assert made[0][1] == (threading.current_thread().name if queued == 1 else "exchanges")
+    lane.run(partial(make, queued), HOST)
+    assert made[-1] == (queued, threading.current_thread().name, False)
+    spans = [time for span in lane.take_spans() for time in span]
+    assert spans == sorted(spans)
+    assert len(spans) == 2 * queued
+    lane.close(never)
+
+
+def test_time_of_an_exchange_has_what_threads_take_to_wake_up_and_no_time_of_another_one() -> None:
+    lane = ExchangeLane(nullcontext)
+    ended = [threading.Event() for _ in range(2)]
+    before_ns = perf_counter_ns()
+    for event in ended:
+        lane.start(event.set, HOST)
+    started_ns = perf_counter_ns()
+    assert all(event.wait(LIMIT_S) for event in ended)
+    computed_ns = perf_counter_ns()
+    lane.start(lambda: None, HOST)
+    for _ in range(3):
+        lane.finish()
+    first, second, third = lane.take_spans()
+    assert before_ns <= first[0] <= started_ns
+    assert second[0] == max(first[1], second[0])
+    assert second[0] <= second[1]
+    assert computed_ns <= third[0] <= third[1]
+    assert third[1] <= perf_counter_ns()
+    lane.close(never)
 
 
 def test_error_of_an_exchange_is_raised_where_the_step_waits_for_it_and_no_later_one_is_made() -> None:
