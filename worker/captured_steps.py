@@ -29,8 +29,10 @@ from indb_tensile.executor.capture.step_numbers import StepNumbers, with_numbers
 from indb_tensile.executor.capture.stored_capture import capture_key
 from indb_tensile.executor.latency.calibrate import add_scripts, apply_known, calibrate, unknown_signatures
 from indb_tensile.executor.latency.latency_predictor import Predictor, predict_latencies, read_predictor
+from indb_tensile.executor.ranks.exchange_rehearsal import rehearsed_network
 from indb_tensile.executor.ranks.exchange_traffic import copy_loss_of, latencies_on_network, stored_signatures
 from indb_tensile.executor.ranks.foretold_rank import foretold_rank
+from indb_tensile.executor.ranks.rank_group import RankGroup
 from indb_tensile.executor.ranks.step_exchange import measuring
 from indb_tensile.executor.run.precision import with_precision
 from indb_tensile.executor.run.state import HOST
@@ -97,6 +99,7 @@ class CapturedSteps:
         self.captured = captured
         self._files = files
         self._new = new
+        self._on_processor = not device.startswith("cuda")
         self.kind = kind_of(device, threads)
         self._speed = speed_of(device)
         self.evaluation_rows = evaluation_rows
@@ -199,6 +202,21 @@ class CapturedSteps:
         Under its own signature such an operator has the time that it takes without other devices.
         """
         return stored_signatures(self.captured, self._network)
+
+    @property
+    def foretells_exchanges(self) -> bool:
+        """Whether an exchange of the steps has no measured time, and its values are in host memory."""
+        return self._on_processor and not self._known.keys() >= set(self.exchanged.values())
+
+    def rehearse(self, group: RankGroup) -> None:
+        """Rehearse the exchanges of the training step with the other ranks, and foretell them accordingly.
+
+        All ranks call it together. Raises RankLostError if another rank has gone.
+        """
+        if self._share is None or self._network is None:
+            raise InvariantError("a training on one device has no exchanges to rehearse")
+        step = self.captured[0]
+        self._network = rehearsed_network(group, step, self._own_latency(step), self._share, self._network)
 
     def look_up(self, session: Session) -> None:
         """Load from the catalog what earlier jobs measured about these operators, and the latency predictor."""

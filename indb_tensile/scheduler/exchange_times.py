@@ -47,6 +47,11 @@ class ExchangeTime:
             lost_ns=self.lost_ns + other.lost_ns,
         )
 
+    def stretched(self, multiple: float) -> "ExchangeTime":
+        """Return this multiple of the time."""
+        alone_ns, beside_ns, lost_ns = (round(multiple * ns) for ns in (self.alone_ns, self.beside_ns, self.lost_ns))
+        return ExchangeTime(alone_ns=alone_ns, beside_ns=beside_ns, lost_ns=lost_ns)
+
     def ending_with(self, others: Iterable["ExchangeTime"]) -> "ExchangeTime":
         """Return the time of this transfer, if it ends when those of other ranks have ended, too."""
         every = [self, *others]

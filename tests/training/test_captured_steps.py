@@ -1,5 +1,7 @@
 """A job's steps start from predicted latencies, and store descriptions from which the predictor learns."""
 
+from typing import cast
+
 import pytest
 import torch
 
@@ -7,15 +9,18 @@ from indb_tensile.catalog import plans, predictors
 from indb_tensile.catalog.connection import Session
 from indb_tensile.catalog.predictors import StoredPredictor
 from indb_tensile.device.hardware import PROCESSOR_SPEED, emulated_kind
+from indb_tensile.errors import InvariantError
 from indb_tensile.executor.capture.passes import Passes
 from indb_tensile.executor.capture.rank_share import RankShare, Reduce
 from indb_tensile.executor.capture.step_capture import capture_training
 from indb_tensile.executor.latency.latency_predictor import MeasuredOperator, Predictor, predict_latencies, train
+from indb_tensile.executor.ranks.rank_group import RankGroup
 from indb_tensile.scheduler.timing.latency import estimate
 from indb_tensile.scheduler.timing.network_times import GangNetwork
 from indb_tensile.scheduler.timing.operator_features import read_description
 from tests.executor.conftest import DEFAULTS, job_of
 from tests.executor.models import BATCH, make_job
+from tests.executor.ranks.rank_threads import on_ranks
 from tests.scheduler.descriptions import elementwise
 from tests.scheduler.timing.networks import network_of
 from worker.captured_steps import CapturedSteps
@@ -92,5 +97,28 @@ def test_rank_knows_the_time_of_the_network_at_first_and_then_that_of_its_traini
     trained_ns = [7_000] * len(first.graphs[0].operators)
     session.run(lambda c: plans.record_latencies(c, first.kind, first.measurements(trained_ns, samples=3)))
     assert set(exchange_ns(steps(network))) == {7_000}, "as such a training has measured it"
+    assert (first.foretells_exchanges, steps(network).foretells_exchanges) == (True, False)
     elsewhere = network_of(2, message_ns=10**9, host="there")
     assert min(exchange_ns(steps(elsewhere))) >= 10**9, "which says nothing of another network"
+    assert steps(elsewhere).foretells_exchanges
+
+
+def test_ranks_foretell_exchanges_as_they_have_rehearsed_them() -> None:
+    job = job_of("mlp", 0, DEFAULTS, Passes(micro_batch_size=BATCH // 2))
+    slow = network_of(2, message_ns=10**8)
+    shares = [RankShare(rank=rank, ranks=2) for rank in range(2)]
+    captured = [
+        capture_training(job.module, job.loss, *job.batches[0], job.settings, job.passes, share) for share in shares
+    ]
+
+    def run(rank: int, group: RankGroup) -> tuple[int, int]:
+        steps = CapturedSteps((captured[rank],), BATCH, share=shares[rank], network=slow)
+        before_ns = steps.totals_ns[0]
+        steps.rehearse(group)
+        return before_ns, steps.totals_ns[0]
+
+    for before_ns, after_ns in on_ranks(2, run):
+        assert after_ns < before_ns / 2, "messages between threads take far less than 100 ms"
+    alone = CapturedSteps((captured[0],), BATCH)
+    with pytest.raises(InvariantError, match="a training on one device has no exchanges to rehearse"):
+        alone.rehearse(cast(RankGroup, None))

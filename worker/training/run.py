@@ -213,7 +213,9 @@ class TrainingRun:
         owners = replace(gang.share, divides_state=True)
         divided = divided_values(prepared.module, optimizer_settings(prepared.settings), owners)
         tell_state(progress_writer, divided, divides=gang.share.divides_state, reason=reason)
-        return captured(gang.share)
+        steps = captured(gang.share)
+        gang.rehearse(steps.rehearse, wanted=steps.foretells_exchanges)
+        return steps
 
     def _choose_state(
         self,

@@ -114,7 +114,7 @@ def exchanges_on_network(
         if _awaits(call):
             measured = known.get(network.signature_of(call.signature))
             time = (
-                exchange_time(step, call, share, network.times).with_work(ns)
+                exchange_time(step, call, share, network.times).with_work(ns).stretched(network.stretch)
                 if measured is None
                 else ExchangeTime.free(measured[0])
             )

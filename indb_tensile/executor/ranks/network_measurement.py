@@ -9,8 +9,10 @@ do so, too, so they are not left out. How often they come depends on the number 
 and few rounds have none of them or too many. So the time of a size is the median of its rounds and the time by which
 their mean exceeds the median, on average over all sizes of the collective.
 
-A transfer is measured as a step makes it: by the thread of the lane, after a computation, with values from memory.
-Right after another one, with values that the caches have, 4 KB took a third of that time and 2 MB four fifths.
+A transfer is measured as a step makes it: alone by the thread that waits for it, beside a computation by that of the
+lane, after a computation, with values from memory. Right after another one, with values that the caches have, 4 KB
+took a third of that time and 2 MB four fifths. What hand-overs between threads cost, a rehearsal shows
+(exchange_rehearsal.py).
 
 If the ranks compute on processors, each transfer is also made beside a computation, which loses the time in which
 its thread has no processor. That follows from the two clocks of the thread, and so does not depend on how fast the

@@ -130,12 +130,14 @@ class NetworkTimes:
 class GangNetwork:
     """The network between the devices of a gang. `hosts` has the host of each rank, sorted.
 
-    With `by_nccl` ranks exchange gradients by NCCL. `times` are those of transfers in host memory all the same.
+    With `by_nccl` ranks exchange gradients by NCCL. `times` are those of transfers in host memory all the same. An
+    exchange of a step takes `stretch` times as long as its transfers: see rehearsed_exchanges.py.
     """
 
     hosts: tuple[str, ...]
     times: NetworkTimes
     by_nccl: bool = False
+    stretch: float = 1.0
 
     def signature_of(self, signature: str) -> str:
         """Return the signature under which the time of this operator is stored, as measured on this network.

@@ -31,6 +31,7 @@ from indb_tensile.bench.harness.execution.trial import RATE, StepTrial, Training
 from indb_tensile.executor.capture.passes import Passes
 from indb_tensile.executor.capture.rank_share import RankShare, Reduce
 from indb_tensile.executor.capture.step_capture import CapturedStep, capture_training
+from indb_tensile.executor.ranks.exchange_rehearsal import rehearsed_network
 from indb_tensile.executor.ranks.exchange_traffic import exchanges_on_network
 from indb_tensile.executor.ranks.network_measurement import measure_network
 from indb_tensile.executor.ranks.rank_connection import join_ranks
@@ -287,6 +288,7 @@ class PlannedRank:
             return RankRun(run=self._job_run(plan, latency_ns), exchanges=(), link=self.link)
         times = measure_network(self._group, copies=True)
         network = GangNetwork(hosts=(_HOST,) * self._ranks, times=times)
+        network = rehearsed_network(self._group, self._step, latency_ns, self._share, network)
         own_ns, exchanges = exchanges_on_network(self._step, latency_ns, self._share, network, {})
         run = self._job_run(plan, own_ns, times.copy_loss)
         return RankRun(run=run, exchanges=exchanges, link=self.link, host=_HOST)

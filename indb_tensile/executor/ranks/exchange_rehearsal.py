@@ -1,0 +1,239 @@
+"""Rehearses the exchanges of a step between its ranks, before the job has memory for the step.
+
+The ranks make the step's own exchanges in their order, by the lane that makes them in training, with the same
+hand-overs and waits. Products of small matrices run in place of the operators between them, as many as take the
+operators' time. So messages, threads and computations meet as in a step. Transfers that are measured by themselves
+(network_measurement.py) miss that: in steps of many short operators exchanges took 1.5 to 2.8 times as long.
+
+Iterations with exchanges take turns with those without, on all ranks at once. What exchanges add to an iteration is
+their difference. It does not depend on how fast the machine happens to be, nor on how exactly the products take the
+operators' time.
+
+All tensors are in one block of memory, and exchanges that need more of it than there is overlap in it: the values do
+not matter. The block is larger than the caches, and each exchange has another part of it than the one before.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import accumulate, pairwise
+from math import sqrt
+from statistics import fmean, median, stdev
+from time import perf_counter_ns
+from typing import Any
+
+import torch
+
+from indb_tensile.executor.capture.exchange_operator import FINISHES, STARTS
+from indb_tensile.executor.capture.owner_operators import hand_out_numbers
+from indb_tensile.executor.capture.rank_share import RankShare
+from indb_tensile.executor.capture.record import Call, Ref, StorageKey, refs
+from indb_tensile.executor.capture.step_capture import CapturedStep
+from indb_tensile.executor.ranks.exchange_traffic import exchanges_on_network
+from indb_tensile.executor.ranks.rank_connection import while_ranks_answer
+from indb_tensile.executor.ranks.rank_group import RankGroup
+from indb_tensile.executor.ranks.step_exchange import exchanging
+from indb_tensile.scheduler.graph import Stage
+from indb_tensile.scheduler.link import Link
+from indb_tensile.scheduler.memory.peak import LIVENESS
+from indb_tensile.scheduler.timing.job_runs import JobRun
+from indb_tensile.scheduler.timing.network_times import GangNetwork
+from indb_tensile.scheduler.timing.rehearsed_exchanges import Rehearsal, exchange_stretch
+from indb_tensile.scheduler.timing.simulate_ranks import RankRun
+
+ROOM_BYTES = 40 << 20  # what the measurement of transfers takes for five values of 8 MiB
+LONGEST_NS = 200_000_000  # longer steps are not rehearsed: hand-overs are little of them
+_TOTAL_NS = 1_000_000_000
+_LEAST_PAIRS, _MOST_PAIRS = 5, 40  # of an iteration with exchanges and one without
+_SIDE = 96  # a product of two such matrices takes as long as a short operator
+_TIMED_PRODUCTS = 64
+_ALIGN_BYTES = 64
+_FAST_LINK = Link(out_bytes_per_s=1 << 60, in_bytes_per_s=1 << 60)  # products stand for no copies
+
+
+def rehearsed_network(
+    group: RankGroup, step: CapturedStep, own_ns: Sequence[int], share: RankShare, network: GangNetwork
+) -> GangNetwork:
+    """Return the network with exchanges that take as long as in a rehearsal of this step. All ranks call it together.
+
+    `own_ns` has the latencies of the operators without other ranks. The step's tensors are in host memory. If it
+    cannot be rehearsed, the network is returned as it is. Raises RankLostError if another rank has gone.
+    """
+    with while_ranks_answer(group):
+        rehearsal = rehearse(group, step, own_ns)
+    if rehearsal is None:
+        return network
+    latency_ns, exchanges = exchanges_on_network(step, own_ns, share, replace(network, stretch=1.0), {})
+    run = JobRun(graph=step.graph, plan=LIVENESS, latency_ns=latency_ns)
+    ranks = [RankRun(run=run, exchanges=exchanges, link=_FAST_LINK, host=host) for host in network.hosts]
+    return replace(network, stretch=exchange_stretch(ranks, rehearsal))
+
+
+def rehearse(
+    group: RankGroup, step: CapturedStep, own_ns: Sequence[int], *, room_bytes: int = ROOM_BYTES
+) -> Rehearsal | None:
+    """Rehearse the exchanges of this step, whose operators take `own_ns` each. All ranks call it together.
+
+    Returns None on all ranks if a tensor of an exchange is larger than the room on one, or the step takes long.
+    """
+    parts = _parts(step, own_ns, room_bytes)
+    refused = parts is None or sum(part.compute_ns for part in parts) > LONGEST_NS
+    if _sums_of_ranks(group, [int(refused)]) != [0] or parts is None:
+        return None
+    with exchanging(group):
+        return _rehearsed(group, _with_products(parts))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    """A part of the step: operators that take `compute_ns`, and then one that starts or ends an exchange, if any."""
+
+    compute_ns: int
+    exchange: Callable[[], Any] | None
+
+
+def _parts(step: CapturedStep, own_ns: Sequence[int], room_bytes: int) -> list[_Part] | None:
+    """Return the parts of the step in the captured order; None if a tensor of an exchange is larger than the room."""
+    room = _Room(step, room_bytes)
+    parts, compute_ns = [], 0
+    for own, operator, ns in zip(step.steps, step.graph.operators, own_ns, strict=True):
+        call = own.kernel
+        if call.target in STARTS or call.target in FINISHES or call.target is hand_out_numbers:
+            if not room.holds(call):
+                return None
+            args, kwargs = room.arguments(call)
+            parts.append(_Part(compute_ns=compute_ns, exchange=partial(call.target, *args, **kwargs)))
+            compute_ns = 0
+        elif operator.stage is not Stage.UPLOAD:
+            compute_ns += ns
+    return [*parts, _Part(compute_ns=compute_ns, exchange=None)]
+
+
+class _Room:
+    """The memory of the rehearsal, from whose beginning to its end the tensors of exchanges are taken in turn."""
+
+    def __init__(self, step: CapturedStep, size_bytes: int) -> None:
+        self._step = step
+        self._memory = torch.zeros(size_bytes, dtype=torch.uint8)
+        self._end = 0
+        self._taken: dict[StorageKey, torch.Tensor] = {}  # of the call at hand
+
+    def holds(self, call: Call) -> bool:
+        """Return whether each tensor of this call is within the room."""
+        storages = {self._step.values[ref.name].storage for ref in refs((call.args, call.kwargs))}
+        return all(self._size_bytes(storage) <= len(self._memory) for storage in storages)
+
+    def arguments(self, call: Call) -> tuple[Any, Any]:
+        """Return the positional and keyword arguments of the call."""
+        self._taken = {}
+        return self._make(call.args), self._make(call.kwargs)
+
+    def _make(self, item: Any) -> Any:
+        if isinstance(item, Ref):
+            return self._value(item.name)
+        if isinstance(item, list | tuple):
+            return type(item)(self._make(part) for part in item)
+        if isinstance(item, dict):
+            return {key: self._make(part) for key, part in item.items()}
+        return item
+
+    def _value(self, name: str) -> torch.Tensor:
+        shape = self._step.values[name]
+        if shape.storage not in self._taken:
+            self._taken[shape.storage] = self._take(self._size_bytes(shape.storage))
+        memory = self._taken[shape.storage]
+        whole = memory[: memory.numel() // shape.dtype.itemsize * shape.dtype.itemsize].view(shape.dtype)
+        return whole.as_strided(shape.shape, shape.stride, whole.storage_offset() + shape.offset)
+
+    def _take(self, size_bytes: int) -> torch.Tensor:
+        begin = self._end if self._end + size_bytes <= len(self._memory) else 0
+        self._end = -(-(begin + size_bytes) // _ALIGN_BYTES) * _ALIGN_BYTES
+        return self._memory[begin : begin + size_bytes]
+
+    def _size_bytes(self, storage: StorageKey) -> int:
+        tensor = self._step.tensor_of.get(storage)
+        return 0 if tensor is None else self._step.graph.tensors[tensor].size_bytes
+
+
+_Action = tuple[int, Callable[[], Any] | None]  # so many products, and then the operator of an exchange
+
+
+class _Products:
+    """Products of small matrices, which stand for the operators of the step."""
+
+    def __init__(self) -> None:
+        self._factor = torch.full((_SIDE, _SIDE), 0.5)
+        self._product = torch.empty(_SIDE, _SIDE)
+
+    def run(self, count: int) -> None:
+        """Compute so many products."""
+        for _ in range(count):
+            torch.mm(self._factor, self._factor, out=self._product)
+
+    def time_ns(self) -> int:
+        """Return the time of one product."""
+        times_ns = []
+        for _ in range(_TIMED_PRODUCTS):
+            began_ns = perf_counter_ns()
+            self.run(1)
+            times_ns.append(perf_counter_ns() - began_ns)
+        return max(1, round(median(times_ns)))
+
+
+def _with_products(parts: Sequence[_Part]) -> "_Iteration":
+    products = _Products()
+    one_ns = products.time_ns()
+    ends = [0, *(round(ns / one_ns) for ns in accumulate(part.compute_ns for part in parts))]
+    counts = [end - begin for begin, end in pairwise(ends)]
+    return _Iteration(products, [(count, part.exchange) for count, part in zip(counts, parts, strict=True)])
+
+
+@dataclass(frozen=True, slots=True)
+class _Iteration:
+    """An iteration of the step, with products in place of its operators."""
+
+    products: _Products
+    actions: Sequence[_Action]
+
+    def time_ns(self, *, exchanges: bool) -> int:
+        """Run it with or without its exchanges, and return the time that it has taken."""
+        began_ns = perf_counter_ns()
+        for count, exchange in self.actions:
+            self.products.run(count)
+            if exchanges and exchange is not None:
+                exchange()
+        return perf_counter_ns() - began_ns
+
+
+def _rehearsed(group: RankGroup, iteration: _Iteration) -> Rehearsal:
+    def pair() -> list[int]:
+        times_ns = []
+        for exchanges in (True, False):
+            _sums_of_ranks(group, [0])  # all begin together
+            times_ns.append(iteration.time_ns(exchanges=exchanges))
+        return times_ns
+
+    pair()  # the first one touches the memory and the connections
+    most = torch.tensor(_TOTAL_NS // sum(pair()))
+    group.broadcast(most, 0).wait()
+    added_ns = []
+    for _ in range(max(_LEAST_PAIRS, min(int(most), _MOST_PAIRS))):
+        with_ns, without_ns = pair()
+        added_ns.append(with_ns - without_ns)
+    typical_ns = _without_extremes(added_ns)
+    own = [round(fmean(typical_ns)), round(stdev(typical_ns) / sqrt(len(typical_ns)))]
+    mean_ns, error_ns = (total // group.size() for total in _sums_of_ranks(group, own))
+    return Rehearsal(added_ns=mean_ns, error_ns=error_ns)
+
+
+def _without_extremes(times_ns: Sequence[int]) -> list[int]:
+    """Return the times without a tenth at each end, which other programs may have caused."""
+    left_out = max(1, len(times_ns) // 10)
+    return sorted(times_ns)[left_out:-left_out]
+
+
+def _sums_of_ranks(group: RankGroup, numbers: Sequence[int]) -> list[int]:
+    """Return the sum of each number over all ranks, once all have come."""
+    sums = torch.tensor(numbers)
+    group.allreduce([sums]).wait()
+    return [int(total) for total in sums]
