@@ -1,8 +1,8 @@
-"""The controller's loop: passes facts from all sources to decide() one after another, and carries out its orders.
+"""The controller's loop: passes facts from all sources to decide() one after another, and has its orders carried out.
 
 The loop decides nothing itself. Facts come from trainers (messages, exits), from the heartbeat (cancelled jobs, lost
-claims), from notifications, signals and the clock. Orders go to trainers, to the device's ledger and, through the
-membership, to the catalog.
+claims), from notifications, signals and the clock. Orders go to trainers, to the device's ledger and to the catalog
+(order_performer.py).
 """
 
 import logging
@@ -12,75 +12,36 @@ from collections.abc import Callable
 
 from indb_tensile.catalog import notify
 from indb_tensile.catalog.notify import Notification
+from indb_tensile.controller.answer_watch import AnswerWatch
 from indb_tensile.controller.background_planner import BackgroundPlanner
 from indb_tensile.controller.core_use import CoreUse
 from indb_tensile.controller.device_ledger import DeviceMemory
+from indb_tensile.controller.device_records import DeviceRecords
 from indb_tensile.controller.heartbeat import BeatAnswered, Claims, LeaseOver, Outdated
 from indb_tensile.controller.loop_partners import HeartbeatControl, ServiceControl
 from indb_tensile.controller.mailbox import Mailbox
 from indb_tensile.controller.message_facts import fact
+from indb_tensile.controller.order_performer import OrderPerformer
 from indb_tensile.controller.progress_watch import ProgressWatch
-from indb_tensile.controller.records import Records, Writing
+from indb_tensile.controller.records import Records
 from indb_tensile.controller.round_players import RoundPlayers
 from indb_tensile.controller.runtime_limits import RuntimeLimits
 from indb_tensile.controller.trainers import MessageReceived, ProcessEnded, TrainerGone, Trainers
 from indb_tensile.controller.worker_registration import WorkerRegistration
-from indb_tensile.errors import (
-    CatalogVersionError,
-    DatabaseError,
-    DeviceError,
-    DeviceLostError,
-    InvariantError,
-    TensileError,
-)
-from indb_tensile.job import Blame, ClaimedJob
-from indb_tensile.messages import (
-    Adopt,
-    Assign,
-    Calibrate,
-    Failed,
-    LeavePhases,
-    Lend,
-    Message,
-    Park,
-    Progressed,
-)
-from indb_tensile.scheduler.admission.admission_orders import (
-    AskPlanner,
-    AssignJob,
-    BeginRound,
-    ClaimNext,
-    EndMethod,
-    EndRound,
-    EndTrainer,
-    FailJob,
-    GrantCalibration,
-    LeaveRound,
-    LendForBatch,
-    Order,
-    ParkJob,
-    PlayPart,
-    ReleaseTrainer,
-    RequeueJob,
-    SendPlans,
-    SetGrant,
-    SetRoundPool,
-    SetWaitsFor,
-    SpawnTrainer,
-)
+from indb_tensile.errors import CatalogVersionError, DatabaseError, DeviceError, InvariantError
+from indb_tensile.messages import Failed, Message, Progressed
+from indb_tensile.scheduler.admission.admission_orders import EndMethod
 from indb_tensile.scheduler.admission.decide import decide, finished
 from indb_tensile.scheduler.admission.events import (
     Answered,
     BudgetChange,
     CancelRequest,
-    Claim,
     ClaimLoss,
     ContentionChange,
     Departure,
     Event,
     Exit,
     Failure,
-    Holding,
     IdleDevice,
     Overrun,
     Parking,
@@ -93,12 +54,12 @@ from indb_tensile.scheduler.admission.events import (
     Stop,
     Tick,
 )
-from indb_tensile.scheduler.admission.outlook import outlook_of
 from indb_tensile.scheduler.admission.pool import Fault, JobStage, Lost, PlanReason, Pool, TrainerId
-from indb_tensile.scheduler.admission.trainer_assignment import claim_blocker
 
 log = logging.getLogger("controller")
+
 Mail = BeatAnswered | LeaseOver | Outdated | Notification | BudgetChange | ContentionChange | Answered | Stop
+
 _DEVICE_S = 1.0  # time between two readings of the device's use
 _LAST_WRITES_S = 10.0  # time for the last catalog writes of a controller that stops while the database is away
 
@@ -127,13 +88,14 @@ class Controller:
         self._pool = pool
         self._planner = planner
         self._membership = WorkerRegistration(records)
+        self._device_records = DeviceRecords(records)
         self._trainers = trainers
         self._memory = memory
         self._rounds = rounds
         self._mailbox = mailbox
         self._service = service
         self._poll_s = poll_s
-        self._answer_s = answer_s
+        self._answers = AnswerWatch(answer_s)
         self._signs = ProgressWatch(answer_s)
         self._outdated: CatalogVersionError | None = None
         self._clock_s = clock_s
@@ -141,9 +103,16 @@ class Controller:
         self._claims: Claims = {}
         self._tick_at_s = self._device_at_s = 0.0
         self._stop_at_s: float | None = None
-        self._limits, self._core_use = RuntimeLimits(), CoreUse(pool.contention.taken_cores or None)
-        self._planning_ns = 0  # of the latest plans
-        self._unanswered_since_s: dict[tuple[TrainerId, int], float] = {}
+        self._limits = RuntimeLimits()
+        self._core_use = CoreUse(pool.contention.taken_cores or None)
+        self._performer = OrderPerformer(
+            planner=planner,
+            membership=self._membership,
+            trainers=trainers,
+            memory=memory,
+            rounds=rounds,
+            limits=self._limits,
+        )
 
     @property
     def pool(self) -> Pool:
@@ -190,11 +159,7 @@ class Controller:
             self._tick(heartbeat)
         if now_s >= self._device_at_s:
             self._device_at_s = now_s + _DEVICE_S
-            self._membership.record_device(*self._memory.use(self._pool))
-            self._membership.record_holdup(claim_blocker(self._pool))
-            self._membership.record_contention(self._pool.contention)
-            self._membership.record_overheads(self._pool.overheads)
-            self._membership.record_outlook(outlook_of(self._pool))
+            self._device_records.record(self._membership.worker, self._pool, *self._memory.use(self._pool))
             self._adjust_to_room()
         self._service.see_jobs(len(self._pool.members))
         self._service.attend(now_s)
@@ -208,10 +173,8 @@ class Controller:
         """
         for trainer in sorted(self._memory.take_refusing()):
             if self._trainers.pid(trainer):
-                self._fail_trainer(
-                    trainer, DeviceError("the trainer does not follow a change of the device's regions")
-                )
-                self._fold_events()
+                error = DeviceError("the trainer does not follow a change of the device's regions")
+                self.fold(self._performer.fail_trainer(trainer, error))
         self._memory.restore_regions()
         room = self._memory.room()
         if room is None or self._stop_at_s is not None:
@@ -235,14 +198,22 @@ class Controller:
         while self._events:
             event = self._events.popleft()
             self._pool, orders = decide(self._pool, event, self._planner)
-            if self._pool.asked and self._pool.due not in (None, PlanReason.DRIFT):
-                self._planner.cancel_improvements()
-            if self._pool.due is None and not self._pool.asked and (planning_ns := self._planner.forget()):
-                self._planning_ns = planning_ns
+            self._attend_planner()
             self._claims = {m.job.job: m.job.claim for m in self._pool.members if not isinstance(m.outcome, Lost)}
             for order in orders:
                 log.debug("%s", order)
-                self._perform(order)
+                caused = self._performer.perform(order, self._pool, self._clock_s())
+                if caused is not None:
+                    self._events.append(caused)
+
+    def _attend_planner(self) -> None:
+        """Cancel improvements that others wait for, and drop the planner's answers when nothing is due any more."""
+        if self._pool.asked and self._pool.due not in (None, PlanReason.DRIFT):
+            self._planner.cancel_improvements()
+        if self._pool.due is None and not self._pool.asked:
+            planning_ns = self._planner.forget()
+            if planning_ns:
+                self._performer.planning_ns = planning_ns
 
     # --- facts -------------------------------------------------------------------------------------------------
 
@@ -277,7 +248,7 @@ class Controller:
             self._device_at_s = self._clock_s()  # record the device now: a job that is published uses no memory of it
         if event is not None:
             self._events.append(event)
-        self._reclaim()
+        self._events.extend(self._performer.lower_grants(self._pool))
         self._fold_events()
 
     def _handle_mail(self, mail: Mail, heartbeat: HeartbeatControl) -> None:
@@ -356,9 +327,10 @@ class Controller:
         self._stop_overruns()
         self._stop_silent()
         self._stop_stalled()
-        self._reclaim()
+        self._events.extend(self._performer.lower_grants(self._pool))
         self._memory.refill_pool()
-        now_s, time_of_day = self._clock_s(), time.strftime("%H:%M:%S UTC", time.gmtime())
+        now_s = self._clock_s()
+        time_of_day = time.strftime("%H:%M:%S UTC", time.gmtime())
         taken_cores = self._core_use.measure(self._pool, self._trainers.pids(), now_s)
         self.fold(Tick(now_s=now_s, time_of_day=time_of_day, taken_cores=taken_cores))
 
@@ -367,16 +339,9 @@ class Controller:
             self.fold(Overrun(trainer=trainer))
 
     def _stop_silent(self) -> None:
-        now_s = self._clock_s()
-        self._unanswered_since_s = {
-            pending: self._unanswered_since_s.get(pending, now_s) for pending in self._pool.owing
-        }
-        for pending, since_s in sorted(self._unanswered_since_s.items()):
-            if since_s + self._answer_s <= now_s:
-                trainer, _ = pending
-                log.error("trainer %s has not answered for %g s and is killed", trainer, self._answer_s)
-                self._unanswered_since_s[pending] = now_s
-                self.fold(Silence(trainer=trainer))
+        for trainer in self._answers.overdue(self._pool.owing, self._clock_s()):
+            log.error("trainer %s has not answered for %g s and is killed", trainer, self._answers.limit_s)
+            self.fold(Silence(trainer=trainer))
 
     def _stop_stalled(self) -> None:
         members = self._pool.at(JobStage.RUNNING, JobStage.CLOSING)
@@ -395,106 +360,3 @@ class Controller:
         if self._stop_at_s is None or not finished(self._pool):
             return False
         return self._membership.written or self._clock_s() > self._stop_at_s + _LAST_WRITES_S
-
-    # --- orders ------------------------------------------------------------------------------------------------
-
-    def _perform(self, order: Order) -> None:  # noqa: C901 - a table: one line per kind of order
-        match order:
-            case AskPlanner(question=question):
-                self._planner.ask(question)
-            case SpawnTrainer(trainer=trainer):
-                self._trainers.spawn(trainer)
-            case ClaimNext(passed_over=passed_over):
-                self._events.append(Claim(job=self._membership.claim(passed_over)))
-            case AssignJob(trainer=trainer, job=job):
-                self._assign(trainer, job)
-            case SetGrant(trainer=trainer, grant_bytes=grant_bytes):
-                self._grant(trainer, grant_bytes)
-            case GrantCalibration(trainer=trainer, grant_bytes=grant_bytes):
-                self._trainers.send(trainer, Calibrate(grant_bytes=grant_bytes))
-            case SendPlans():
-                self._limits.resume(order.trainer, self._clock_s())
-                seat = None if order.round is None else self._rounds.seat_of(order.trainer)
-                self._trainers.send(
-                    order.trainer,
-                    Adopt(
-                        generation=order.generation,
-                        grant_bytes=order.grant_bytes,
-                        plans=order.plans,
-                        correction=order.correction,
-                        seat=seat,
-                    ),
-                )
-            case BeginRound(number=number, trainers=trainers, parts=parts):
-                self._rounds.begin(number, {t: self._memory.slot(t) for t in trainers}, parts)
-            case SetRoundPool(size_bytes=size_bytes):
-                self._memory.set_pool(size_bytes)
-            case PlayPart(trainer=trainer):
-                self._rounds.play(trainer)
-            case LeaveRound(trainer=trainer, number=number):
-                self._trainers.send(trainer, LeavePhases(number=number))
-            case EndRound():
-                self._rounds.end()
-            case ParkJob(trainer=trainer, number=number, in_memory=in_memory, elsewhere=elsewhere):
-                self._trainers.send(trainer, Park(number=number, in_memory=in_memory, elsewhere=elsewhere))
-            case LendForBatch(trainer=trainer, number=number, size_bytes=size_bytes):
-                self._trainers.send(trainer, Lend(number=number, size_bytes=size_bytes))
-            case EndTrainer(trainer=trainer, method=method):
-                self._trainers.end(trainer, method)
-            case ReleaseTrainer(trainer=trainer):
-                self._limits.forget(trainer)
-                self._release(trainer)
-            case _ if not self._is_left_to_the_leader(order):
-                self._membership.write(order, planning_ns=self._planning_ns)
-
-    def _is_left_to_the_leader(self, order: Writing) -> bool:
-        """Return whether another device leads the job, whose controller writes the job's plans and measurements."""
-        if isinstance(order, FailJob | RequeueJob | SetWaitsFor):
-            return False
-        member = self._pool.of_claim(order.claim)
-        return member is not None and member.job.follows
-
-    def _assign(self, trainer: TrainerId, job: ClaimedJob) -> None:
-        try:
-            beside_bytes = 0 if job.gang is None else job.gang.connection_bytes
-            slot, epoch = self._memory.claim(trainer, self._trainers.pid(trainer), beside_bytes)
-        except DeviceError as error:
-            self._fail_trainer(trainer, error)
-            return
-        if job.spec.max_runtime_s is not None:
-            self._limits.start(trainer, job.spec.max_runtime_s - job.worked_s, self._clock_s())
-        self._trainers.send(trainer, Assign(job=job, slot=slot, epoch=epoch, budget_bytes=self._pool.budget_bytes))
-
-    def _grant(self, trainer: TrainerId, grant_bytes: int) -> None:
-        try:
-            held_bytes = self._memory.grant(trainer, grant_bytes)
-        except DeviceError as error:
-            self._fail_trainer(trainer, error)
-            return
-        member = self._pool.of_trainer(trainer)
-        if member is not None and held_bytes is not None and held_bytes != member.held_bytes:
-            self._events.append(Holding(trainer=trainer, held_bytes=held_bytes))
-
-    def _reclaim(self) -> None:
-        """Lower the ledger's grants again where regions beyond a lowered grant were still in use.
-
-        The ledger takes such regions back once nothing is stored in them.
-        """
-        for member in self._pool.members:
-            if member.trainer is not None and member.held_bytes > member.granted_bytes:
-                self._grant(member.trainer, member.granted_bytes)
-
-    def _release(self, trainer: TrainerId) -> None:
-        try:
-            self._memory.release(trainer)
-        except DeviceError as error:
-            message = "the device memory of trainer %s cannot be reused until this controller restarts: %s"
-            log.error(message, trainer, error.message)  # noqa: TRY400 - no traceback needed
-
-    def _fail_trainer(self, trainer: TrainerId, error: TensileError) -> None:
-        """Fail a trainer's job after a fault of the device or its ledger: another attempt may succeed."""
-        log.error("trainer %s: %s", trainer, error.message)
-        lost = isinstance(error, DeviceLostError)
-        fault = Fault.of(error)
-        self._events.append(Failure(trainer=trainer, fault=fault, retry=True, lost=lost, blame=Blame.OTHERS))
-        self._trainers.end(trainer, EndMethod.TERMINATE)

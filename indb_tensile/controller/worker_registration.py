@@ -18,25 +18,18 @@ from collections.abc import Callable, Iterable
 
 from indb_tensile.catalog.connection import LockedError
 from indb_tensile.catalog.jobs import DeferredJob, UnreadableJob
-from indb_tensile.catalog.plans import DeviceUse, JobUse
 from indb_tensile.controller.catalog_writes import CatalogWrites
 from indb_tensile.controller.observer import Observer
 from indb_tensile.controller.records import Records, Writing
-from indb_tensile.controller.usage_meter import UsageMeter
 from indb_tensile.errors import DatabaseError
 from indb_tensile.job import Blame, ClaimedJob, ClaimToken, JobId, WorkerId
 from indb_tensile.scheduler.admission.admission_orders import FailJob, RequeueJob
-from indb_tensile.scheduler.admission.outlook import Outlook
-from indb_tensile.scheduler.admission.overheads import MOST_KINDS, Overheads
 from indb_tensile.scheduler.admission.pool import Fault
-from indb_tensile.scheduler.completion.contention import Contention, Points
 
 log = logging.getLogger("controller")
 
 # How long a job is left to a better worker that does not claim it. A live worker does so within poll_s, a second.
 _PATIENCE_S = 3.0
-_OUTLOOK_S = 3.0  # The steps that are left change all the time.
-_NOISE = 0.05  # Contention that changed by less is not written.
 _CLAIMS_REMEMBERED = 1_024  # more claims than can be made and ended between two heartbeats
 
 
@@ -48,19 +41,12 @@ class WorkerRegistration:
         self._clock_s = clock_s
         self._observer = Observer()
         self._outbox = CatalogWrites(records)
-        self._meter = UsageMeter()
         self._former: WorkerId | None = None
         self._received: deque[ClaimToken] = deque(maxlen=_CLAIMS_REMEMBERED)
         self._away = False
         self._unreadable_of: frozenset[int] = frozenset()
         self._deferred: tuple[JobId, float] | None = None  # the last one, and since when
         self._more_to_claim = False
-        self._contention: Contention | None = None  # the last that was written, or that the catalog had
-        self._taken_cores: float | None = None  # likewise
-        self._overheads: Overheads | None = None  # likewise
-        self._outlook: tuple[WorkerId, Outlook] | None = None  # the last that was written, and its worker
-        self._outlook_due_s = 0.0
-        self._recorded: tuple[WorkerId, str | None] | None = None  # the last reason that was written, and its worker
         self.worker: WorkerId | None = None
 
     @property
@@ -214,101 +200,3 @@ class WorkerRegistration:
     def flush(self) -> None:
         """Write all that can be written now."""
         self._outbox.flush()
-
-    def record_device(self, use: DeviceUse, shares: tuple[JobUse, ...]) -> None:
-        """Record the use of the device. A failed write is dropped, because newer figures follow.
-
-        What the jobs have used since the last successful write is kept, and is written with the next one.
-        """
-        self._meter.measure(self._clock_s(), use.budget_bytes, shares)
-        if self.worker is None:
-            return
-        try:
-            self._records.record_device(self.worker, use, shares, self._meter.pending)
-        except DatabaseError as error:
-            log.debug("the device's use was not written: %s", error.message)
-        else:
-            self._meter.clear()
-
-    def record_holdup(self, holdup: str | None) -> None:
-        """Record why no job is claimed now, if that has changed. A failed write is tried again at the next call."""
-        if self.worker is None or self._recorded == (self.worker, holdup):
-            return
-        if holdup is None and self._recorded is None:
-            return  # the row of a new worker has the same value
-        try:
-            self._records.record_holdup(self.worker, holdup)
-        except DatabaseError as error:
-            log.debug("the reason why no job is claimed was not written: %s", error.message)
-        else:
-            self._recorded = (self.worker, holdup)
-
-    def record_contention(self, contention: Contention) -> None:
-        """Record what running jobs have taught about contention, if it has changed by more than noise."""
-        known = self._contention if self._contention is not None and contention.observations else contention
-        self._contention = known
-        self._record_taken_cores(contention.taken_cores)
-        if _is_near(contention.points, known.points) and _is_near(contention.short_points, known.short_points):
-            return
-        try:
-            self._records.learn_contention(contention)
-        except DatabaseError as error:
-            log.debug("the contention of jobs was not written: %s", error.message)
-        else:
-            self._contention = contention
-
-    def _record_taken_cores(self, taken_cores: float) -> None:
-        """Record the cores that other programs keep busy, if that has changed. The first were the catalog's."""
-        known = self._taken_cores if self._taken_cores is not None else taken_cores
-        self._taken_cores = known
-        if taken_cores == known:
-            return
-        try:
-            self._records.learn_taken_cores(taken_cores)
-        except DatabaseError as error:
-            log.debug("the cores that other programs take were not written: %s", error.message)
-        else:
-            self._taken_cores = taken_cores
-
-    def record_overheads(self, overheads: Overheads) -> None:
-        """Record what jobs take besides their iterations, where it has changed by more than noise.
-
-        What the first call has is what the catalog had. A failed write is tried again at the next call.
-        """
-        changed = overheads.changed_since(self._overheads) if self._overheads is not None else ()
-        if self._overheads is None:
-            self._overheads = overheads
-        if not changed:
-            return
-        try:
-            self._records.learn_overheads(changed)
-        except DatabaseError as error:
-            log.debug("what jobs take besides their iterations was not written: %s", error.message)
-        else:
-            written = {times.kind for times in changed}
-            kept = tuple(times for times in self._overheads.kinds if times.kind not in written)
-            self._overheads = Overheads(kinds=(*kept, *changed)[-MOST_KINDS:])
-
-    def record_outlook(self, outlook: Outlook | None) -> None:
-        """Record what the jobs on the device still need, if that has changed, at most every few seconds.
-
-        A failed write is dropped.
-        """
-        if self.worker is None or outlook is None or self._outlook == (self.worker, outlook):
-            return
-        now_s = self._clock_s()
-        if now_s < self._outlook_due_s:
-            return
-        self._outlook_due_s = now_s + _OUTLOOK_S
-        try:
-            self._records.record_outlook(self.worker, outlook)
-        except DatabaseError as error:
-            log.debug("the outlook of the device was not written: %s", error.message)
-        else:
-            self._outlook = (self.worker, outlook)
-
-
-def _is_near(points: Points, known: Points) -> bool:
-    """Return whether no factor has changed by more than noise."""
-    factors = dict(known)
-    return all(abs(factor - factors.get(jobs, 0.0)) <= _NOISE * factor for jobs, factor in points)

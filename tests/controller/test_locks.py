@@ -10,6 +10,7 @@ import pytest
 from psycopg.types.json import Jsonb
 
 from indb_tensile.catalog.plans import DeviceUse, JobUse
+from indb_tensile.controller.device_records import DeviceRecords
 from indb_tensile.controller.records import CatalogRecords, LockedError
 from indb_tensile.controller.worker_registration import WorkerRegistration
 from indb_tensile.errors import RequestError
@@ -117,13 +118,14 @@ def test_heartbeat_and_device_use_wait_for_no_row_of_jobs(database: Database) ->
         claims = {job.job: job.claim for job in (claim_job(membership), claim_job(membership))}
         worker = membership.worker
         assert worker is not None
+        device = DeviceRecords(records)
         with locking(database, "alice", "select from tensile.jobs for update"):
             beat = call_promptly(lambda: records.beat(worker, claims))
             assert (beat.alive, beat.lost) == (True, ())
-            call_promptly(lambda: membership.record_device(_USE, (_share(locked_job), _share(other_job))))
+            call_promptly(lambda: device.record_use(worker, _USE, (_share(locked_job), _share(other_job))))
             shares = bob.execute("select job_id, granted_bytes from tensile.device_jobs").fetchall()
             assert shares == [(other_job, 5)]
-        membership.record_device(_USE, (_share(locked_job), _share(other_job)))
+        device.record_use(worker, _USE, (_share(locked_job), _share(other_job)))
         with database.connect() as postgres:
             assert _count(postgres, "select count(*) from tensile.device_jobs") == 2
 

@@ -177,7 +177,7 @@ def test_trainer_that_never_adopts_its_plan_is_killed_and_its_job_requeued() -> 
     with controller_harness() as harness:
         job = harness.records.enqueue("deaf")
         harness.until(lambda: any(m.in_flight for m in harness.controller.pool.members))
-        harness.controller._answer_s = 0.2
+        harness.controller._answers.limit_s = 0.2
         requeue = harness.until_requeued(job)
         assert (requeue.reason, requeue.blame) == ("its trainer did not take up plan 1", Blame.UNCLEAR)
         assert not harness.ledger.grants

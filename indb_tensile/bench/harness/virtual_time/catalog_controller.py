@@ -20,6 +20,7 @@ from indb_tensile.catalog.connection import Connection
 from indb_tensile.catalog.jobs import Progress
 from indb_tensile.catalog.plans import DeviceUse
 from indb_tensile.catalog.ranks import RankState
+from indb_tensile.controller.device_records import DeviceRecords
 from indb_tensile.controller.records import CatalogRecords
 from indb_tensile.controller.worker_registration import WorkerRegistration
 from indb_tensile.errors import InvariantError, LostClaimError
@@ -63,6 +64,7 @@ class CatalogController(TraceController):
             session=session,
         )
         self._membership = WorkerRegistration(records, session.clock)
+        self._device_records = DeviceRecords(records, session.clock)
         self._worker = self._membership.join()
         use = DeviceUse(
             kind=_KIND,
@@ -224,7 +226,7 @@ class CatalogController(TraceController):
 
     def _tick(self) -> None:
         self.send(Tick())
-        self._membership.record_holdup(claim_blocker(self.pool))
+        self._device_records.record_holdup(self._worker, claim_blocker(self.pool))
         self.after(round(POLL_S * _SECOND_NS), self._tick)
 
     def _beat(self) -> None:
