@@ -1,9 +1,12 @@
-"""An operator that used more memory in an iteration than its plan has for it."""
+"""The operators that used more memory in an iteration than their plan has for them."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Self
 
 from indb_tensile.executor.capture.allocation_script import GPU_ALIGNMENT_BYTES
+from indb_tensile.executor.run.placer import Placer
 from indb_tensile.executor.run.program import Program
 from indb_tensile.scheduler.rewrite import captured_order
 
@@ -34,3 +37,28 @@ class OperatorExcess:
             planned_bytes=operator.workspace_bytes,
             excess_bytes=excess_bytes,
         )
+
+
+class OperatorExcesses:
+    """Notes the largest excess of each operator until it is taken."""
+
+    def __init__(self, placer: Placer) -> None:
+        self._placer = placer
+        self._by_signature: dict[str, OperatorExcess] = {}
+
+    @contextmanager
+    def noting(self, program: Program) -> Iterator[None]:
+        """Note the operators that use more memory than planned, also if one of them runs out of memory."""
+        try:
+            yield
+        finally:
+            for position, size_bytes in self._placer.take_excess():
+                excess = OperatorExcess.at(program, position, size_bytes)
+                known = self._by_signature.get(excess.signature)
+                if known is None or known.excess_bytes < excess.excess_bytes:
+                    self._by_signature[excess.signature] = excess
+
+    def take(self) -> tuple[OperatorExcess, ...]:
+        """Return the operators noted since the last call, each once, in the order of their signatures."""
+        excesses, self._by_signature = self._by_signature, {}
+        return tuple(excesses[signature] for signature in sorted(excesses))

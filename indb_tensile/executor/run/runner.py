@@ -1,6 +1,5 @@
 """Runs a job's steps under its plans: one iteration per call, in the memory that the plan allows."""
 
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import perf_counter_ns
@@ -9,17 +8,18 @@ import torch
 
 from indb_tensile.device.device import Clock, Device, Ticket
 from indb_tensile.device.round_member import RoundMember
-from indb_tensile.errors import ComputationError, InvariantError
+from indb_tensile.errors import InvariantError
 from indb_tensile.executor.capture.replay import INPUTS
 from indb_tensile.executor.capture.step_capture import CapturedStep, StepKind, check_same_persistent
 from indb_tensile.executor.latency.gpu_clock import EventClock
-from indb_tensile.executor.latency.sampled_iterations import SampledIterations, TimedIteration, summarise
+from indb_tensile.executor.latency.sampled_iterations import SampledIterations
 from indb_tensile.executor.run.cuda_graphs import Graphs, learning_rate_tensor
-from indb_tensile.executor.run.exchange_plan import operator_times
 from indb_tensile.executor.run.graph_cache import GraphCache
 from indb_tensile.executor.run.host_results import HostResults, Results
 from indb_tensile.executor.run.iteration_recorder import IterationRecorder
-from indb_tensile.executor.run.operator_excess import OperatorExcess
+from indb_tensile.executor.run.iteration_sampler import IterationSampler
+from indb_tensile.executor.run.operator_excess import OperatorExcess, OperatorExcesses
+from indb_tensile.executor.run.operator_failure import naming_failed_operator
 from indb_tensile.executor.run.placer import Placer
 from indb_tensile.executor.run.program import Program, bind, compile_program, empty_carried
 from indb_tensile.executor.run.state import State
@@ -29,9 +29,6 @@ from indb_tensile.executor.run.upload_ahead import NextBatch, NextBatchPlace, Ne
 from indb_tensile.executor.run.upload_buffers import Room, UploadBuffers
 from indb_tensile.scheduler.memory.next_batch import batch_tensors, buffer_bytes
 from indb_tensile.scheduler.plan import Plan
-from indb_tensile.scheduler.rewrite import captured_latency
-
-_SAMPLES_KEPT = 64  # more samples change the result little and would accumulate
 
 
 class Runner:
@@ -74,11 +71,12 @@ class Runner:
         in_memory = graphs is not None or state.device.type == "cuda"
         self._rate = learning_rate_tensor(state.device) if in_memory else None
         self._landing = HostResults(pinned=state.device.type == "cuda", reused=graphs is not None)
-        self._sample_every = sample_every
-        self._sample_after_ns = sample_after_ns
-        self._sampled_ns: int | None = None  # the start of the last timed one, or the end of the first; None before
+        self._sampler = IterationSampler(
+            every=sample_every, after_ns=sample_after_ns, clock=clock, operator_clock=operator_clock
+        )
         self._lanes = state.lanes = Lanes(device)
         self._placer = placer or Placer()
+        self._excesses = OperatorExcesses(self._placer)
         self._repeats = (
             None if graphs is None else GraphCache(graphs, device, self._lanes, state, self._placer, clock)
         )
@@ -88,12 +86,8 @@ class Runner:
         self._programs: tuple[Program, ...] = ()
         self._current: Program | None = None
         self._carried: list[Ticket | None] = []
-        self._samples: deque[TimedIteration] = deque(maxlen=_SAMPLES_KEPT)
-        self._iterations = 0  # under these plans
         self._grant_bytes: int | None = None
-        self._excesses: dict[str, OperatorExcess] = {}  # by signature
         self._member: RoundMember | None = None
-        self._graph_share = 1.0  # of an iteration's time operator by operator
         self.recorder: IterationRecorder | None = None  # records every whole training iteration from now on
         self.generation = 0
 
@@ -127,18 +121,12 @@ class Runner:
             for number, (s, plan) in enumerate(zip(steps, plans, strict=True))
         )
         self._steps, self._grant_bytes = steps, grant_bytes
-        self._leave()
-        self._next.lend(0)
-        self.leave_round()
-        if self._repeats is not None:
-            self._repeats.forget()
+        self._stop_following()
         self._placer.adopt(programs, grant_bytes, None if member is None else member.seat.part.base_bytes)
         self._member = member
         self._residency.exchange(self._programs, programs)
         self._programs, self.generation = programs, generation
-        self._samples.clear()
-        # The first iteration under new plans is several times as long as later ones, so do not time it.
-        self._iterations, self._sampled_ns = 0, None
+        self._sampler.restart()
         self._enter(programs[0])
         if member is not None:
             member.join(self._placer.block_address)
@@ -154,8 +142,7 @@ class Runner:
 
     def take_excesses(self) -> tuple[OperatorExcess, ...]:
         """Return the operators that used more memory than planned since the last call, each once."""
-        excesses, self._excesses = self._excesses, {}
-        return tuple(excesses[signature] for signature in sorted(excesses))
+        return self._excesses.take()
 
     @property
     def unplaced_bytes(self) -> int:
@@ -181,13 +168,9 @@ class Runner:
         of the device from this job. Raises DeviceMemoryError if the pool has no room. No step can run then either,
         but the state is whole, so it can be exported or closed.
         """
-        self._leave()
-        self._next.lend(0)
-        self.leave_round()
-        if self._repeats is not None:
-            self._repeats.forget()
+        self._stop_following()
         left, self._programs = self._programs, ()
-        self._samples.clear()
+        self._sampler.forget()
         self._carried = []
         host_bytes = self._residency.park(left)
         self._placer.close()
@@ -199,18 +182,11 @@ class Runner:
         """Run one iteration of the training step for this batch size, and return the loss, on the host."""
         program = self._program(StepKind.TRAINING, x)
         whole = program is self._programs[0]  # the last, smaller batch is not a sample of a full iteration
-        self._iterations += whole
-        sampled = self._iterations % self._sample_every == 0 or self._is_sample_due()
-        timed = whole and (self.recorder is not None or sampled)
+        timed = whole and (self._sampler.takes_next() or self.recorder is not None)
         (loss,) = self._run(program, x, y, lr, timed=timed)
         self._state.steps += 1
-        self._sampled_ns = self._clock() if self._sampled_ns is None else self._sampled_ns
+        self._sampler.note_end()
         return loss
-
-    def _is_sample_due(self) -> bool:
-        if self._sample_after_ns is None or self._sampled_ns is None:
-            return False
-        return self._clock() - self._sampled_ns >= self._sample_after_ns
 
     def evaluate(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the loss and the model's outputs for a batch, on the host. The state does not change."""
@@ -222,22 +198,12 @@ class Runner:
 
         Restart the high-water mark.
         """
-        if not self._samples:
+        if self._sampler.empty:
             return None
-        samples = tuple(self._samples)
-        self._samples.clear()
         peak_bytes = self._device.usage().high_water_bytes - self._next.lent_bytes  # of the plan
         self._device.reset_high_water()
         launched_ns = () if self._repeats is None else self._repeats.take_times(self._programs[0])
-        on_gpu = self._operator_clock is not None
-        summary = summarise(samples, launched_ns, peak_bytes, on_gpu=on_gpu, graph_share=self._share_in_rounds)
-        self._graph_share = summary.graph_share
-        return summary
-
-    @property
-    def _share_in_rounds(self) -> float:
-        """The share that is known from before the round. Outside of rounds, graphs that were given up have none."""
-        return 1.0 if self._member is None else self._graph_share
+        return self._sampler.take_summary(launched_ns, peak_bytes, in_round=self._member is not None)
 
     def rooms(self, parts: tuple[torch.Tensor, ...], rows: int) -> tuple[Room, ...]:
         """Return two sets of tensors from which batches of this many rows of these parts are uploaded without a copy.
@@ -269,7 +235,7 @@ class Runner:
         self._enter(program)
         self._next.lend(self._placer.beside_bytes)
         self._next.enter(program.step, self._next_batch_place(program))
-        self._samples.clear()  # iterations before the loan wait for their batches
+        self._sampler.forget()  # iterations before the loan wait for their batches
         self._device.trim()
         self._device.reset_high_water()
         return self._next.lent_bytes
@@ -295,11 +261,7 @@ class Runner:
 
     def close(self, *, keeps_state: bool = True) -> None:
         """Free all memory of the device and the host pool. A state to keep is copied first and can be exported."""
-        self._leave()
-        self._next.lend(0)
-        self.leave_round()
-        if self._repeats is not None:
-            self._repeats.forget()
+        self._stop_following()
         self._residency.give_up(self._programs, keeps_state=keeps_state)
         self._placer.close()
         self._programs = ()
@@ -325,7 +287,11 @@ class Runner:
         self._next.begin((x, y))
         rate = lr if self._rate is None else self._rate.fill_(lr)
         self._state.whole = False
-        with self._name_failed_operator(program), self._noting_excess(program), self._in_round(program):
+        with (
+            naming_failed_operator(program, self._placer, self._check),
+            self._excesses.noting(program),
+            self._in_round(program),
+        ):
             returned = None
             # The host takes part between two segments of an iteration in a round, so no graph can hold it as a whole.
             gated = self._member is not None and program is self._programs[0]
@@ -385,39 +351,6 @@ class Runner:
                 assert program.plain is not None
                 program.plain(rate, self._state.steps == 0, self._carried, returned, None, None)
 
-    @contextmanager
-    def _noting_excess(self, program: Program) -> Iterator[None]:
-        """Note the operators that use more memory than planned, also if one of them runs out of memory."""
-        try:
-            yield
-        finally:
-            for position, size_bytes in self._placer.take_excess():
-                excess = OperatorExcess.at(program, position, size_bytes)
-                known = self._excesses.get(excess.signature)
-                if known is None or known.excess_bytes < excess.excess_bytes:
-                    self._excesses[excess.signature] = excess
-
-    @contextmanager
-    def _name_failed_operator(self, program: Program) -> Iterator[None]:
-        """Add the name of the operator to an error of a kernel that broke the device.
-
-        The host is ahead of the device, so an earlier operator may be the cause.
-        """
-        try:
-            try:
-                yield
-            except RuntimeError:
-                if self._check is not None:
-                    self._check()
-                raise
-        except ComputationError as error:
-            operators, position = program.wiring.graph.operators, self._placer.position
-            last = operators[-1 if position is None else min(position[0], len(operators) - 1)]
-            step = f"the {program.step.kind} step for {program.step.batch_size} rows"
-            raise ComputationError(
-                f"{step}, in operator {last.name} or one before it: {error.message}", hint=error.hint
-            ) from error
-
     def _run_timed(self, program: Program, rate: float | torch.Tensor, returned: Results) -> None:
         assert program.timed is not None
         if self.recorder is not None:
@@ -431,12 +364,15 @@ class Runner:
             return
         times, stalls = ([0] * (len(program.wiring.turns) + 1) for _ in range(2))
         stall_ns = program.timed(rate, self._state.steps == 0, self._carried, returned, times, stalls)
-        started_ns = times[0]
-        if self._operator_clock is not None:
-            times = self._operator_clock.read(times)
-        latency_ns = captured_latency(operator_times(program.wiring.graph, times, stalls), program.plan)
-        self._sampled_ns = started_ns if self._operator_clock is None else self._clock()
-        self._samples.append(TimedIteration(latency_ns, times[-1] - times[0], stall_ns))
+        self._sampler.add(program, times, stalls, stall_ns)
+
+    def _stop_following(self) -> None:
+        """Give up what depends on the present plans: the loan, the round and the recorded iterations."""
+        self._leave()
+        self._next.lend(0)
+        self.leave_round()
+        if self._repeats is not None:
+            self._repeats.forget()
 
     def _leave(self) -> None:
         """Wait until no copy is under way, before another program is entered."""
