@@ -8,16 +8,13 @@ Only seconds count in which the same jobs train and nothing is prepared, planned
 start or an end belongs to the job, and forecasts count it there. As a lasting rate it would keep jobs apart.
 """
 
-import os
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
-from indb_tensile.device.hardware import cores
+from indb_tensile.device.processor_times import busy_s, process_s
 from indb_tensile.job import JobId
 from indb_tensile.scheduler.admission.pool import JobStage, Pool
 
-_PROC = Path("/proc")
 _QUIET = {JobStage.WAITING, JobStage.RUNNING, JobStage.PARKED}
 _REMEMBERED_S = 60.0  # older seconds count less
 _KNOWN_S = 10.0  # what an earlier controller measured counts like so many seconds of measuring
@@ -85,31 +82,3 @@ class _Reading:
     now_s: float
     busy_s: float
     trainers_s: Mapping[int, float]
-
-
-def busy_s(proc: Path = _PROC, *, allowed: Collection[int] | None = None, usable: int | None = None) -> float | None:
-    """Return the processor time of all programs on the cores that this process may use, since the machine started.
-
-    By default `allowed` are the numbers of the cores on which this process may run, and `usable` is how many of them
-    its control group's quota leaves. Returns None if these are fewer: which of the others' time is at the cost of
-    jobs is not known then.
-    """
-    allowed = os.sched_getaffinity(0) if allowed is None else allowed
-    if (cores() if usable is None else usable) < len(allowed):
-        return None
-    names, used = {f"cpu{number}" for number in allowed}, 0
-    for line in (proc / "stat").read_text(encoding="ascii").splitlines():
-        name, *ticks = line.split()
-        if name in names:
-            user, nice, system, _, _, irq, softirq = map(int, ticks[:7])  # without the idle time, and that of guests
-            used += user + nice + system + irq + softirq
-    return used / os.sysconf("SC_CLK_TCK")
-
-
-def process_s(pid: int, proc: Path = _PROC) -> float | None:
-    """Return the processor time of a process with all its threads, or None if it is gone."""
-    try:
-        fields = (proc / str(pid) / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-    except OSError:
-        return None
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

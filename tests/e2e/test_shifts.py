@@ -4,12 +4,12 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import psycopg
 import pytest
 
 from indb_tensile.cluster import Cluster
+from indb_tensile.device.processor_times import process_s
 from tests.conftest import fresh_database
 from tests.e2e.conftest import MIB, Service, service_on
 from tests.e2e.trainings import child_pids, device_columns, device_is_free, load, train, wait_until_training, weights
@@ -42,18 +42,12 @@ WAITING = "select phase = 'waiting for memory' from tensile.jobs where job_id = 
 @contextmanager
 def _stopped_trainer(service: Service) -> Iterator[None]:
     """Stop the only training, whose trainer has used a processor longer than the spare trainers."""
-    trainer = max(child_pids(service, "tensile trainer"), key=_processor_time)
+    trainer = max(child_pids(service, "tensile trainer"), key=lambda pid: process_s(pid) or 0.0)
     os.kill(trainer, signal.SIGSTOP)
     try:
         yield
     finally:
         os.kill(trainer, signal.SIGCONT)
-
-
-def _processor_time(pid: int) -> int:
-    """Return the processor time of a process, in clock ticks."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return int(fields[11]) + int(fields[12])
 
 
 @pytest.fixture

@@ -32,13 +32,13 @@ from indb_tensile.bench.harness.processes.process_exit import run
 from indb_tensile.bench.harness.results.rows import stamped
 from indb_tensile.config import MIB, InheritedDescriptors
 from indb_tensile.controller.fork_client import ForkServer
+from indb_tensile.device.processor_times import process_s
 from indb_tensile.errors import UnavailableError
 from indb_tensile.messages import Ready, TrainerLink
 
 _TRAINER, _SERVICE = "indb_tensile.worker.trainer", "indb_tensile.worker.service"
 _POLL_S = 0.001
 _TIMEOUT_S = 60.0
-_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 Start = Callable[[InheritedDescriptors], object]
 
 
@@ -169,11 +169,10 @@ def _start(module: str, environment: Mapping[str, str], descriptors: Sequence[in
 
 def _usage(pid: int) -> dict[str, float]:
     """Return the processor time and the memory of a process."""
-    user, system = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[11:13]
     lines = (line.split() for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines())
     sizes = {words[0]: int(words[1]) * 1024 for words in lines if len(words) == 3 and words[2] == "kB"}
     return {
-        "processor_ms": (int(user) + int(system)) * _TICK_S * 1e3,
+        "processor_ms": (process_s(pid) or 0.0) * 1e3,
         "private_bytes": sizes["Private_Clean:"] + sizes["Private_Dirty:"],
         "proportional_bytes": sizes["Pss:"],
     }

@@ -2,7 +2,6 @@
 
 import contextlib
 import http.client
-import os
 import re
 import socket
 import subprocess
@@ -16,6 +15,7 @@ from psycopg.conninfo import make_conninfo
 
 from indb_tensile.catalog.connection import Connection
 from indb_tensile.catalog.queries import parse
+from indb_tensile.device.processor_times import process_s
 
 _SQL = parse(Path(__file__).with_name("page_browsers.sql").read_text(encoding="utf-8"))
 
@@ -110,6 +110,8 @@ def page_processor_s(connection: Connection, pid: int) -> float:
 
 
 def processor_s(pid: int) -> float:
-    """Return the processor time that a process has used."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    """Return the processor time of a process that still runs. Raises ProcessLookupError if it has ended."""
+    used_s = process_s(pid)
+    if used_s is None:
+        raise ProcessLookupError(f"process {pid} has ended, so its processor time is not known")
+    return used_s
