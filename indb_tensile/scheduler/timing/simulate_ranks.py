@@ -164,10 +164,14 @@ class _Rank:
         return True
 
     def state(self) -> tuple[object, ...]:
-        """Return all of the past that matters to what comes, rounded."""
+        """Return all of the past that matters to what comes, and how long the present iteration has run, rounded.
+
+        Means are taken from one iteration's start to another one's, so these must be equally long ago.
+        """
         copies = (*self._outs, *self._ins, *self._ahead.values(), self.activity.copy)
         left_ns = tuple(0 if copy is None else round(copy.left_ns, 2) for copy in copies)
-        return self._position, self.activity.cause, round(self.activity.left_ns, 2), left_ns
+        begun_ns = round(self.flow.now_ns - self.marks[-1][0], 2)
+        return self._position, self.activity.cause, round(self.activity.left_ns, 2), left_ns, begun_ns
 
     def _has_ended(self, ended: int) -> bool:
         activity = self.activity

@@ -58,7 +58,10 @@ class _Judgement:
 
     def _state(self) -> tuple[Any, ...]:
         iterations = len(self.judged[0].begun)
-        states = tuple((rank.state(), len(rank.begun) - iterations) for rank in self.judged)
+        # Means are taken between two beginnings of an iteration, which must lie equally long before the two states.
+        states = tuple(
+            (rank.state(), len(rank.begun) - iterations, round(self.now - rank.begun[-1], 2)) for rank in self.judged
+        )
         return states, round(self.left, 9), self.ended - iterations * len(self.ranks[0].exchanges)
 
     def _runs(self) -> bool:

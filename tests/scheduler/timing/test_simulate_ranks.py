@@ -120,6 +120,29 @@ def test_equal_ranks_lose_to_exchanges_what_is_foretold_in_captured_order(
         assert own.forecast.iteration_ns == pytest.approx(alone.iteration_ns, abs=2 + len(graph.operators))
 
 
+def test_first_iteration_of_a_rank_that_waits_only_in_it_does_not_count() -> None:
+    """Rank 0 computes before it starts the second exchange, and rank 1 after it. So rank 1 is late once, for ever."""
+    tensors = tuple(Tensor(id=TensorId(k), name=f"t{k}", size_bytes=1, role=Role.ACTIVATION) for k in range(2))
+    operators = (
+        _operator((), (TensorId(0), TensorId(1))),
+        replace(_operator((TensorId(0),), (TensorId(0),)), starts=0),
+        replace(_operator((TensorId(1),), (TensorId(1),)), starts=1),
+        replace(_operator((TensorId(0),), (TensorId(0),)), awaits=0),
+        _operator((TensorId(0),), ()),
+        replace(_operator((TensorId(1),), (TensorId(1),)), awaits=1),
+    )
+    graph = StepGraph(tensors=tensors, operators=operators)
+    ranks = [
+        RankRun(
+            run=JobRun(graph=graph, plan=WHOLE, latency_ns=latency_ns),
+            exchanges=(ExchangeTime.free(0),) * 2,
+            link=LINK,
+        )
+        for latency_ns in ((500, 0, 0, 0, 0, 0), (0, 0, 0, 0, 500, 0))
+    ]
+    assert [own.forecast.iteration_ns for own in simulate_ranks(ranks)] == [500, 500]
+
+
 @given(st.data())
 def test_judge_has_the_same_iterations(data: st.DataObject) -> None:
     """Ranks have plans, latencies, links and hosts of their own."""
