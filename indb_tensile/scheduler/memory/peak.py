@@ -44,8 +44,25 @@ def liveness_peak(graph: StepGraph, cache: PlanCache | None = None) -> int:
 
 
 def floor(graph: StepGraph, cache: PlanCache | None = None) -> int:
-    """Return the largest operator's working set: inputs, outputs and workspace. No plan has a lower peak."""
-    return cached(cache, _BARS, graph, ("floor",), lambda: max(working_sets(graph)))
+    """Return the most that any operator needs on the device: its working set, and the exchanges under way.
+
+    No plan in this order of the operators has a lower peak. The tensors of an exchange stay where they are until it
+    is waited for, so operators in between need room beside them.
+    """
+    return cached(cache, _BARS, graph, ("floor",), lambda: _floor(graph))
+
+
+def _floor(graph: StepGraph) -> int:
+    most_bytes = 0
+    under_way: dict[int, frozenset[TensorId]] = {}
+    for operator, own_bytes in zip(graph.operators, working_sets(graph), strict=True):
+        held = frozenset().union(*under_way.values()) - operator.tensors
+        most_bytes = max(most_bytes, own_bytes + sum(graph.tensors[tensor].size_bytes for tensor in held))
+        if operator.starts is not None:
+            under_way[operator.starts] = operator.tensors
+        if operator.awaits is not None:
+            under_way.pop(operator.awaits)
+    return most_bytes
 
 
 def working_sets(graph: StepGraph) -> tuple[int, ...]:

@@ -51,7 +51,7 @@ class Outline:
     parts: tuple[tuple[int, int], ...]  # operators that are one of several parts, and their number of parts
     splits: tuple[tuple[int, int], ...]  # operators whose tensors were split, and how many tensors the split added
     runs: npt.NDArray[np.int64]  # by operator, a number that identifies the same run, or part of it, in every order
-    floor_bytes: int  # the largest operator's working set
+    floor_bytes: int  # the most that an operator needs: its working set, and the exchanges under way
 
 
 def outline(graph: StepGraph, executions: tuple[Execution, ...], cache: PlanCache | None = None) -> Outline:
@@ -160,6 +160,7 @@ def _outline(graph: StepGraph, executions: tuple[Execution, ...], cache: PlanCac
     upload = table.upload[source]
     workspace_bytes = table.workspace_bytes[source]
     accessed_bytes = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(size_bytes[access])))
+    stays, held_bytes = _exchanges(graph, source, offset, access, size_bytes)
     return Outline(
         captured=len(graph.tensors),
         size_bytes=size_bytes,
@@ -171,7 +172,7 @@ def _outline(graph: StepGraph, executions: tuple[Execution, ...], cache: PlanCac
         offset=offset,
         access=access,
         writes=writes,
-        stays=_staying(graph, source, offset, access),
+        stays=stays,
         written=tuple(
             graph.operators[k].writes if ok else () for k, ok in zip(source.tolist(), repeated, strict=True)
         ),
@@ -180,20 +181,29 @@ def _outline(graph: StepGraph, executions: tuple[Execution, ...], cache: PlanCac
         parts=tuple((k, runs[k].parts) for k in cut),
         splits=splits,
         runs=np.array([(run.operator * _PARTS + run.parts) * _PARTS + run.part for run in runs], dtype=np.int64),
-        floor_bytes=int((workspace_bytes + np.diff(accessed_bytes[offset])).max()),
+        floor_bytes=int((workspace_bytes + np.diff(accessed_bytes[offset]) + held_bytes).max()),
     )
 
 
-def _staying(
-    graph: StepGraph, source: npt.NDArray[np.int64], offset: npt.NDArray[np.int32], access: npt.NDArray[np.int32]
-) -> npt.NDArray[np.uint8]:
-    stays = np.zeros(len(access), dtype=np.uint8)
+def _exchanges(
+    graph: StepGraph,
+    source: npt.NDArray[np.int64],
+    offset: npt.NDArray[np.int32],
+    access: npt.NDArray[np.int32],
+    size_bytes: _Ints,
+) -> tuple[npt.NDArray[np.uint8], _Ints]:
+    """Return which accesses' tensors stay until the next one, and by operator the bytes that it does not access but
+    that stay beside it.
+    """
+    stays, held_bytes = np.zeros(len(access), dtype=np.uint8), np.zeros(len(source), dtype=np.int64)
     exchanges = {
         k for k, operator in enumerate(graph.operators) if (operator.starts, operator.awaits) != (None, None)
     }
     under_way: dict[int, npt.NDArray[np.int32]] = {}
     for place, captured in enumerate(source.tolist() if exchanges else ()):
         own = access[offset[place] : offset[place + 1]]
+        if under_way:
+            held_bytes[place] = size_bytes[np.setdiff1d(np.concatenate(list(under_way.values())), own)].sum()
         if captured in exchanges:
             operator = graph.operators[captured]
             if operator.starts is not None:
@@ -202,7 +212,7 @@ def _staying(
                 del under_way[operator.awaits]
         if under_way:
             stays[offset[place] : offset[place + 1]] = np.isin(own, np.concatenate(list(under_way.values())))
-    return stays
+    return stays, held_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -2,6 +2,8 @@
 graphs.
 """
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -38,6 +40,25 @@ def test_load_of_a_small_step_is_as_counted_by_hand() -> None:
     assert (liveness_peak(graph), vanilla_peak(graph)) == (177, 187)
     assert working_sets(graph) == (10, 130, 50, 170, 112, 7)
     assert floor(graph) == 170
+
+
+def test_operators_between_the_start_and_the_end_of_an_exchange_need_room_beside_its_tensors() -> None:
+    """A gradient of 30 bytes is exchanged while an operator makes 20 bytes with 40 bytes of workspace."""
+    gradient, other = TensorId(0), TensorId(1)
+    sizes = {gradient: 30, other: 20}
+    exchange = replace(forward_operator((gradient,), (gradient,)), random=True)
+    graph = StepGraph(
+        tensors=tuple(Tensor(id=t, name=f"t{t}", size_bytes=size, role=Role.ACTIVATION) for t, size in sizes.items()),
+        operators=(
+            forward_operator((), (gradient,)),
+            replace(exchange, starts=0),
+            forward_operator((), (other,), 40),
+            replace(exchange, awaits=0),
+            forward_operator((gradient, other), ()),
+        ),
+    )
+    assert working_sets(graph) == (30, 30, 60, 30, 50)
+    assert floor(graph) == 90
 
 
 def test_swap_across_the_end_of_the_iteration_lowers_the_load_at_both_ends() -> None:

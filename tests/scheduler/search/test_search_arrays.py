@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from indb_tensile.scheduler.graph import Operator, OpIndex, Role, Stage, StepGraph
 from indb_tensile.scheduler.link import Link
-from indb_tensile.scheduler.memory.peak import floor, liveness_peak
+from indb_tensile.scheduler.memory.peak import floor, liveness_peak, staying
 from indb_tensile.scheduler.plan import Execution, Plan
 from indb_tensile.scheduler.rewrite import effective_latency, repeatable, rewrite
 from indb_tensile.scheduler.search.reorder import rearranged, with_parts
@@ -16,8 +16,8 @@ from indb_tensile.scheduler.search.search_arrays import Instances, Outline, lane
 from indb_tensile.scheduler.search.step_search import GreedyOptions, StepSearch
 from tests.scheduler.access_rows import graph_from_rows
 from tests.scheduler.strategies import graphs as step_graphs
+from tests.scheduler.strategies import graphs_with_exchanges, links
 from tests.scheduler.strategies import latencies as step_latencies
-from tests.scheduler.strategies import links
 
 
 @given(step_graphs(), links(), st.data())
@@ -60,6 +60,18 @@ def test_outline_of_an_order_equals_the_rewritten_graph(graph: StepGraph, order_
         "in parts": with_parts(graph, order),
     }[order_kind]
     _assert_outline_matches(outline(graph, runs), rewrite(graph, runs).graph if runs else graph)
+
+
+@given(graphs_with_exchanges())
+def test_outline_with_exchanges_is_that_of_the_graph(graph: StepGraph) -> None:
+    array_outline = outline(graph, ())
+    _assert_outline_matches(array_outline, graph)
+    stays = staying(graph)
+    for index in range(len(graph.operators)):
+        accesses = range(array_outline.offset[index], array_outline.offset[index + 1])
+        assert [bool(array_outline.stays[k]) for k in accesses] == [
+            (int(array_outline.access[k]), index) in stays for k in accesses
+        ]
 
 
 def test_update_in_parts_does_not_split_shared_or_small_tensors() -> None:
