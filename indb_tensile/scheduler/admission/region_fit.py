@@ -143,5 +143,12 @@ def _excess_bytes(planner: Planner, pool: Pool, workload: Workload, plan: JobPla
 def _limited(
     planner: Planner, pool: Pool, requested: Workload, own: Workload, plan: JobPlan, harder: int
 ) -> Workload:
+    """Return the request with a lower limit of the job's own if its placement exceeds that limit."""
     excess_bytes = _excess_bytes(planner, pool, own, plan)
-    return replace(requested, limit_bytes=plan.peak_bytes - harder * excess_bytes) if excess_bytes else requested
+    if not excess_bytes:
+        return requested
+    limit_bytes, least_bytes = plan.peak_bytes - harder * excess_bytes, planner.least_bytes(own)
+    # The excess is in whole regions. So a job may exceed its limit by a byte, and could give no region.
+    if limit_bytes < least_bytes < plan.peak_bytes:
+        limit_bytes = least_bytes
+    return replace(requested, limit_bytes=limit_bytes)

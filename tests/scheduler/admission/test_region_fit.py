@@ -81,6 +81,14 @@ def test_gaps_count_towards_a_jobs_own_limit() -> None:
     assert (plans[0].peak_bytes, grant_of(planner, POOL, limited, plans[0])) == (5 * REGION, 7 * REGION)
 
 
+def test_job_beyond_its_own_limit_by_a_byte_gets_the_least_plan_where_it_cannot_give_a_region() -> None:
+    """Each plan of a whole region has a gap of one byte, and the least plan has half a region."""
+    planner, jobs = FragmentingPlanner(gaps_bytes=1), [workload(1, job, limit_bytes=REGION) for job in (1, 2)]
+    plans = fit(planner, POOL, jobs, budget_bytes=2 * REGION)
+    assert isinstance(plans, tuple)
+    assert [plan.peak_bytes for plan in plans] == [REGION // 2] * 2
+
+
 def test_jobs_whose_placements_do_not_fit_together_are_infeasible() -> None:
     planner = FragmentingPlanner(gaps_bytes=5 * REGION)
     refusal = fit(planner, POOL, (workload(8, 1), workload(8, 2)), budget_bytes=16 * REGION)
