@@ -76,7 +76,8 @@ class Settings:
 
     Planning. `drift_threshold` bounds TENSILE's |s' - s| / s. When a controller first uses a kind of device, it
     spends `survey_s` of the device's time on measuring operators; 0 trains no latency predictor, and
-    measures no contention.
+    measures no contention. Contention of processors is measured while other programs keep at most
+    `survey_busy_cores` busy, or a twentieth of all cores.
 
     Judging. With `baseline`, gradient boosting is fitted to the rows of a published version while a processor is
     idle, and its metrics are stored beside those of the version.
@@ -168,6 +169,7 @@ class Settings:
     mps: bool = False  # needs a GPU and a running MPS daemon
     baseline: bool = True
     survey_s: float = 28.0  # measures some 4,000 operators on one core, within a minute
+    survey_busy_cores: float = 0.25  # a database and controllers without work keep less than a tenth of a core busy
     log_level: str = "info"
     log_bytes: int = 10 * MIB
     log_files: int = 5
@@ -386,6 +388,7 @@ _KINDS: dict[str, str] = {
     "mps": "true or false",
     "baseline": "true or false",
     "survey_s": "a duration",
+    "survey_busy_cores": "a number",
     "log_level": "a level",
     "log_bytes": "a size",
     "log_files": "a whole number",
@@ -422,6 +425,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "rank_timeout_s": (1, 86400),
     "interrupted_s": (0, 365 * 86400),
     "survey_s": (0, 600),
+    "survey_busy_cores": (0, 1024),
     "torch_threads": (0, 1024),
 }
 

@@ -78,6 +78,7 @@ def test_every_setting_can_be_given_by_its_variable() -> None:
         service_client_name="db1.example.org",
         state_dir="/var/lib/tensile",
         survey_s=3.0,
+        survey_busy_cores=1.5,
         baseline=False,
         log_level="debug",
         log_bytes=1 << 20,

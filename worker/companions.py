@@ -20,6 +20,8 @@ from indb_tensile.controller.records import CatalogRecords
 from indb_tensile.controller.service_process import NoService, ServiceProcess
 from indb_tensile.controller.steward_process import StewardProcess
 from indb_tensile.device.backend import CPU, EMULATED
+from indb_tensile.device.hardware import cores
+from indb_tensile.device.other_load import tolerated_cores
 from indb_tensile.job import WorkerId
 
 SERVICE = "indb_tensile.worker.service"
@@ -51,7 +53,12 @@ class Companions:
         self._contention = (
             None
             if announce_contention is None
-            else ContentionProcess(forks=forks, module=CONTENTION, announce=announce_contention)
+            else ContentionProcess(
+                forks=forks,
+                module=CONTENTION,
+                announce=announce_contention,
+                tolerated_cores=tolerated_cores(cores(), settings.survey_busy_cores),
+            )
         )
         self._learner = _make_learner(settings, forks)
         self._parts: tuple[Part, ...] = (

@@ -1,9 +1,10 @@
 """A process that measures once how much jobs side by side slow each other down on this kind of device, and then ends.
 
-On processors the controller starts it when no job runs (controller/contention_process.py), and it ends with the exit
-code 75 as soon as a job of another controller runs on this host. On a GPU the controller runs it when it starts,
-before it takes the device's memory. What the catalog has already is not measured again. Of the controllers of a
-kind of device, and of those that share the cores of a host, one measures at a time.
+On processors the controller starts it when no job runs and other programs rest (controller/contention_process.py). It
+ends with the exit code 75 as soon as a job of another controller runs on this host, or other programs keep more than
+`survey_busy_cores` busy. So it notices the jobs of other databases' controllers too. On a GPU the controller runs it
+when it starts, before it takes the device's memory. What the catalog has already is not measured again. Of the
+controllers of a kind of device, and of those that share the cores of a host, one measures at a time.
 
 1, 2, 4 and 8 processes, as many as jobs, run reference steps at the same time: all of them steps of a training; all
 bound by arithmetic, all bound by memory, and half of each; and all short ones, and half of them beside either of the
@@ -15,6 +16,7 @@ steps keep busy. The other exit codes are those of the controller.
 import logging
 import os
 import socket
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -31,11 +33,13 @@ from indb_tensile.controller.contention_process import DISTURBED
 from indb_tensile.controller.parent_death import die_with_parent
 from indb_tensile.device.backend import kind_of
 from indb_tensile.device.hardware import cores
+from indb_tensile.device.other_load import OtherLoad, tolerated_cores
+from indb_tensile.device.processor_times import busy_s
 from indb_tensile.errors import TensileError
 from indb_tensile.executor.latency.contention_step import ReferenceStep, StepSpeed
 from indb_tensile.log import start_log
 from indb_tensile.scheduler.completion.contention import of_cores
-from worker.reference_processes import StepPhase, speeds_by_phase
+from worker.reference_processes import StepPhase, own_processor_s, speeds_by_phase
 
 log = logging.getLogger("contention")
 
@@ -54,7 +58,7 @@ _ARITHMETIC, _MEMORY, _SWITCHES, _TRAINING = ReferenceStep
 
 
 class _DisturbedError(Exception):
-    """A job runs on this host, so what is measured now would contain its load."""
+    """Something else computes on this host, so what is measured now would contain its load."""
 
 
 def main() -> int:
@@ -64,8 +68,8 @@ def main() -> int:
     try:
         die_with_parent()
         rows = _measured_once(settings)
-    except _DisturbedError:
-        log.info("a job runs on this host: how jobs slow each other down is measured later")
+    except _DisturbedError as disturbance:
+        log.info("%s: how jobs slow each other down is measured later", disturbance)
         return DISTURBED
     except (TensileError, psycopg.Error) as error:
         log.error("contention was not measured: %s", error)  # noqa: TRY400 - no traceback needed
@@ -86,9 +90,14 @@ def _measured_once(settings: Settings) -> tuple[MeasuredContention, ...]:
     host = None if device.startswith("cuda") else socket.gethostname()
 
     def measured_once(claiming: Connection, storing: Connection) -> tuple[MeasuredContention, ...]:
+        load = OtherLoad()
+
         def check() -> None:
-            if host is not None and device_contention.has_jobs(storing, host):
-                raise _DisturbedError
+            if host is None:
+                return
+            if device_contention.has_jobs(storing, host):
+                raise _DisturbedError("a job runs on this host")
+            _check_load(load, settings)
 
         return device_contention.contention_measured_once(
             claiming,
@@ -103,6 +112,16 @@ def _measured_once(settings: Settings) -> tuple[MeasuredContention, ...]:
         return claim.run(
             lambda claiming: store.run(lambda storing: measured_once(claiming, storing), wait_for_locks=False)
         )
+
+
+def _check_load(load: OtherLoad, settings: Settings) -> None:
+    """Raise _DisturbedError if other programs have kept too many cores busy during the last seconds."""
+    used_s = busy_s()
+    if used_s is None:  # a control group's quota leaves fewer cores, so the load of the others is not known
+        return
+    others = load.add(time.monotonic(), used_s - own_processor_s())
+    if others is not None and others > tolerated_cores(cores(), settings.survey_busy_cores):
+        raise _DisturbedError(f"other programs keep {others:.2f} cores of this host busy")
 
 
 def _session(settings: Settings) -> Session:

@@ -6,6 +6,7 @@ by a tenth between one second and the next, and between two processes with other
 """
 
 import multiprocessing
+import resource
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -17,6 +18,7 @@ from typing import Any
 import torch
 
 from indb_tensile.controller.parent_death import die_with_parent
+from indb_tensile.device.processor_times import process_s
 from indb_tensile.errors import DeviceError
 from indb_tensile.executor.latency.contention_step import (
     ReferenceStep,
@@ -70,6 +72,13 @@ def speeds_by_phase(
             process.kill()
             process.join()
     return [{number: speeds[number][at] for number in phase.running} for at, phase in enumerate(phases)]
+
+
+def own_processor_s() -> float:
+    """Return the processor time of this process, and of all processes of its measurements so far."""
+    running_s = sum(process_s(process.pid) or 0.0 for process in multiprocessing.active_children() if process.pid)
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + running_s + ended.ru_utime + ended.ru_stime
 
 
 def _next_result(results: Any, check: Callable[[], None]) -> Any:

@@ -419,7 +419,8 @@ def _contention(cursor: psycopg.Cursor[Row]) -> Iterator[Row]:
     for device in sorted(served - {row["device"] for row in measured}):
         estimated = (
             f"{_sharing_of(device)}; how much they slow each other down is estimated. On a processor it is measured "
-            "once while no job runs, on a GPU when a controller starts, and never with survey_s = 0"
+            "once while no job runs and other programs keep at most survey_busy_cores busy, on a GPU when a "
+            "controller starts, and never with survey_s = 0"
         )
         yield _check(f"sharing of {device}", True, estimated, "")
 

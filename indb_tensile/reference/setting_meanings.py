@@ -94,6 +94,9 @@ SETTINGS: dict[str, str] = {
     "idle, for its metrics beside those of the version.",
     "survey_s": "The device's time for measuring operators when a kind of device is used for the first time. 0: "
     "none, and how much jobs slow each other down is not measured either.",
+    "survey_busy_cores": "How many processor cores other programs may keep busy while it is measured how much jobs "
+    "slow each other down, if that is more than a twentieth of all cores. Beside more, the measurement is dropped, "
+    "and begins again later. Set it higher on a machine that is never idle.",
     "log_level": "The least severity of logged records.",
     "log_bytes": "The size at which the logs of `tensile up` are rotated.",
     "log_files": "The number of older files of each log that are kept.",

@@ -4,10 +4,11 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from indb_tensile.catalog.device_contention import ALONE, MeasuredContention
 from indb_tensile.config import Settings
 from indb_tensile.controller.contention_process import (
+    BUSY_AGAIN_S,
     DISTURBED,
     DISTURBED_AGAIN_S,
     FAILED_AGAIN_S,
@@ -39,6 +41,7 @@ from worker.controller_device import first_contention
 
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
 MEASURING = "select count(*) > 0 from pg_stat_activity where application_name = 'tensile contention'"
+MANY = 1024.0  # more cores than other tests keep busy
 MEASURED = "select count(*) from tensile.device_contention"
 
 
@@ -57,7 +60,14 @@ class Reader:
 @contextmanager
 def measurement(reader: Reader, **environment: str) -> Iterator[ContentionProcess]:
     with closing(fork_server(ENVIRONMENT | environment)) as forks:
-        process = ContentionProcess(forks=forks, module="tests.controller.fake_learner", announce=reader.announce)
+        process = ContentionProcess(
+            forks=forks,
+            module="tests.controller.fake_learner",
+            announce=reader.announce,
+            tolerated_cores=0.25,
+            read_busy_s=lambda: 0.0,
+            draw=lambda: 0.0,
+        )
         process.serve(WorkerId(4))
         try:
             yield process
@@ -180,6 +190,103 @@ class FakeForks:
         return self.asked[-1]
 
 
+class Machine:
+    """Says how much processor time all programs have used. `cores` is how many they keep busy from now on."""
+
+    def __init__(self) -> None:
+        self.cores: float | None = 0.0
+        self.now_s = self._used_s = 0.0
+
+    def pass_time(self, seconds: float) -> float:
+        """Let time pass, and return the moment."""
+        self.now_s += seconds
+        self._used_s += seconds * (self.cores or 0.0)
+        return self.now_s
+
+    def busy_s(self) -> float | None:
+        return None if self.cores is None else self._used_s
+
+
+def _process_with(
+    forks: FakeForks, reader: Reader, machine: Machine | None = None, draw: float = 0.0
+) -> ContentionProcess:
+    process = ContentionProcess(
+        forks=cast(ForkServer, forks),
+        module="m",
+        announce=reader.announce,
+        tolerated_cores=0.25,
+        read_busy_s=(machine or Machine()).busy_s,
+        draw=lambda: draw,
+    )
+    process.serve(WorkerId(1))
+    return process
+
+
+def test_a_measurement_begins_when_other_programs_have_rested() -> None:
+    forks, machine = FakeForks(), Machine()
+    process = _process_with(forks, Reader(), machine)
+    process.see_jobs(0)
+    machine.cores = 1.0
+    for _ in range(10):
+        process.attend(machine.pass_time(1.0))
+    assert forks.asked == []
+    assert process.holds_back_others(machine.now_s), "other programs may soon rest"
+    machine.cores = 0.2
+    process.attend(machine.pass_time(IDLE_S / 2))
+    assert forks.asked == []
+    process.attend(machine.pass_time(IDLE_S / 2))
+    assert len(forks.asked) == 1
+
+
+def test_a_machine_that_is_never_idle_holds_back_no_other_work_for_long() -> None:
+    forks, machine = FakeForks(), Machine()
+    process = _process_with(forks, Reader(), machine)
+    process.see_jobs(0)
+    machine.cores, held_s = 1.0, 0
+    for _ in range(600):
+        process.attend(machine.pass_time(1.0))
+        held_s += process.holds_back_others(machine.now_s)
+    assert forks.asked == []
+    assert held_s < 600 / 4
+    machine.cores = 0.0
+    while not forks.asked:
+        process.attend(machine.pass_time(1.0))
+        assert machine.now_s < 600 + BUSY_AGAIN_S + IDLE_S + 1
+
+
+def test_a_measurement_begins_where_the_load_of_others_is_not_known() -> None:
+    forks, machine = FakeForks(), Machine()
+    process = _process_with(forks, Reader(), machine)
+    machine.cores = None
+    process.see_jobs(0)
+    process.attend(machine.pass_time(1.0))
+    process.attend(machine.pass_time(IDLE_S))
+    assert len(forks.asked) == 1
+
+
+def test_two_measurements_that_stop_each_other_begin_again_at_different_times() -> None:
+    """Each is of a database of its own, so no lock lets one wait for the other."""
+    forks = FakeForks(), FakeForks()
+    processes = [_process_with(own, Reader(), draw=draw) for own, draw in zip(forks, (0.1, 0.9), strict=True)]
+    for own, process in zip(forks, processes, strict=True):
+        process.see_jobs(0)
+        process.attend(0.0)
+        process.attend(IDLE_S)
+        own.asked[0].code = DISTURBED
+        process.attend(IDLE_S)
+    pauses_s = [_begin_s(process) - IDLE_S for process in processes]
+    assert pauses_s == [pytest.approx(1.1 * DISTURBED_AGAIN_S), pytest.approx(1.9 * DISTURBED_AGAIN_S)]
+
+
+def _begin_s(process: ContentionProcess) -> float:
+    """Return when the process begins a measurement, in tenths of a second."""
+    for tenth in range(1000):
+        process.attend(tenth / 10)
+        if process.asked:
+            return tenth / 10
+    raise AssertionError("no measurement has begun within 100 s")
+
+
 ENDS = st.sampled_from([None, 0, DISTURBED, 5])
 TURNS = st.lists(st.tuples(st.integers(0, 2), st.floats(0.1, 400.0), ENDS), max_size=40)
 
@@ -189,8 +296,7 @@ def test_no_sequence_of_jobs_and_ends_lets_a_measurement_run_beside_a_job_or_aft
     turns: list[tuple[int, float, int | None]],
 ) -> None:
     forks, reader = FakeForks(), Reader()
-    process = ContentionProcess(forks=cast(ForkServer, forks), module="m", announce=reader.announce)
-    process.serve(WorkerId(1))
+    process = _process_with(forks, reader)
     now_s, idle_s, not_before_s, measured = 0.0, None, 0.0, False
     for jobs, pause_s, code in turns:
         now_s += pause_s
@@ -253,7 +359,7 @@ def test_nothing_is_read_again_where_all_is_measured_or_nothing_is_to_be() -> No
 
 @pytest.mark.nightly
 def test_a_job_on_a_new_kind_of_device_waits_for_no_measurement(database: Database) -> None:
-    with database.connect() as connection, controller(database, survey_s=0.05, max_jobs=2):
+    with database.connect() as connection, controller(database, survey_s=0.05, survey_busy_cores=MANY, max_jobs=2):
         job = enqueue(connection, "train")
         until(lambda: count_adoptions(connection, job))
         assert scalar(connection, MEASURED) == 0
@@ -265,7 +371,7 @@ def test_a_job_on_a_new_kind_of_device_waits_for_no_measurement(database: Databa
 
 @pytest.mark.nightly
 def test_a_job_is_not_delayed_by_a_measurement_that_has_begun(database: Database) -> None:
-    with database.connect() as connection, controller(database, survey_s=0.05):
+    with database.connect() as connection, controller(database, survey_s=0.05, survey_busy_cores=MANY):
         until(lambda: scalar(connection, MEASURING), DEADLINE_S)
         job = enqueue(connection, "train")
         until(lambda: count_adoptions(connection, job))
@@ -278,23 +384,54 @@ def test_a_job_of_another_controller_of_the_host_ends_the_measurement(database: 
     with database.connect() as connection, controller(database) as first:
         job = enqueue(connection, "train")
         until(lambda: count_adoptions(connection, job))
-        code = _measure(database)
+        code = _measure(database, survey_busy_cores=MANY)
         assert code == DISTURBED
         assert scalar(connection, MEASURED) == 0
         assert first.poll() is None
 
 
 @pytest.mark.nightly
+@pytest.mark.parametrize(("tolerated", "code", "measured"), [(0.25, DISTURBED, 0), (MANY, 0, 2)])
+def test_what_was_measured_beside_another_program_is_stored_only_if_that_is_tolerated(
+    database: Database, tolerated: float, code: int, measured: int
+) -> None:
+    computing = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        with database.connect() as connection:
+            assert _measure(database, survey_busy_cores=tolerated, max_jobs=2) == code
+            assert scalar(connection, MEASURED) == measured
+    finally:
+        computing.kill()
+        computing.wait()
+
+
+@pytest.mark.nightly
+def test_a_program_that_begins_to_compute_ends_a_measurement_that_has_begun(database: Database) -> None:
+    ended: list[int] = []
+    with database.connect() as connection, ThreadPoolExecutor(1) as threads:
+        measuring = threads.submit(_measure, database, max_jobs=8)
+        until(lambda: measuring.done() or scalar(connection, MEASURED) == 2, DEADLINE_S)
+        computing = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+        try:
+            ended.append(measuring.result())
+        finally:
+            computing.kill()
+            computing.wait()
+        assert ended == [DISTURBED]
+        assert scalar(connection, MEASURED) < 4, "what came beside the program is not stored"
+
+
+@pytest.mark.nightly
 def test_a_killed_controller_leaves_no_process_that_measures(database: Database) -> None:
-    with database.connect() as connection, controller(database, survey_s=0.05) as process:
+    with database.connect() as connection, controller(database, survey_s=0.05, survey_busy_cores=MANY) as process:
         until(lambda: scalar(connection, MEASURING), DEADLINE_S)
         process.kill()
         process.wait()
         # the block ends only when no process with this database's address is left
 
 
-def _measure(database: Database) -> int:
+def _measure(database: Database, **changed: Any) -> int:
     """Run the measurement as the controller of another device of this host does, and return its exit code."""
-    settings = Settings(dsn=database.dsn("tensile_worker"), device="emulated")
+    settings = Settings(dsn=database.dsn("tensile_worker"), device="emulated", **changed)
     command = [sys.executable, "-m", "indb_tensile.worker.measure_contention"]
     return subprocess.run(command, env=os.environ | settings.environment(), check=False).returncode
