@@ -8,12 +8,13 @@ from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.tensor_placement import place_plan
 from indb_tensile.scheduler.plan import Infeasible
 from indb_tensile.scheduler.plan_cache import PlanCache
-from indb_tensile.scheduler.planner import JobPlan, foresee, plan_jobs, renew
+from indb_tensile.scheduler.planner import JobPlan, foresee, plan_jobs, rank_step, renew
 from indb_tensile.scheduler.policies import DEFAULT_POLICY, policy_named
 from indb_tensile.scheduler.policies.policy import Plans
 from indb_tensile.scheduler.round_plans import LEAST_GAIN, plan_round
 from indb_tensile.scheduler.search.local_search import CancellationCheck, Effort, never_cancel
 from indb_tensile.scheduler.timing.job_runs import Compute
+from indb_tensile.scheduler.timing.rank_steps import RankStep
 from indb_tensile.scheduler.trade_offs import trade_offs
 from indb_tensile.scheduler.workload import Workload
 
@@ -120,6 +121,10 @@ class PolicyPlanner:
     def foresee(self, workloads: tuple[Workload, ...], plans: tuple[JobPlan, ...]) -> tuple[JobPlan, ...]:
         """Return the plans with new forecasts."""
         return foresee(workloads, plans, link=self.link, cache=self.cache)
+
+    def rank_step(self, workload: Workload, plan: JobPlan) -> RankStep:
+        """Return what the other ranks of the job need to know of this one."""
+        return rank_step(workload, plan, link=self.link, cache=self.cache)
 
     def placed_bytes(self, workload: Workload, plan: JobPlan, *, region_bytes: int) -> int:
         """Return the largest size of the graphs' placements: one block of memory serves all graphs in turn."""

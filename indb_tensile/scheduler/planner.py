@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from indb_tensile.errors import InvariantError
 from indb_tensile.job import JobId
+from indb_tensile.scheduler.exchange_times import ExchangeTime
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.peak import liveness_peak, vanilla_peak
 from indb_tensile.scheduler.phased_plans import Phased, budget_steps, fastest, forecasts, peaks, phased
@@ -14,8 +15,10 @@ from indb_tensile.scheduler.plan_cache import PlanCache
 from indb_tensile.scheduler.policies import DEFAULT_POLICY, policy_named
 from indb_tensile.scheduler.policies.policy import PlanOptions, Plans
 from indb_tensile.scheduler.search.local_search import CancellationCheck, Effort, never_cancel
-from indb_tensile.scheduler.timing.job_runs import Compute, Forecast
+from indb_tensile.scheduler.timing.job_runs import Compute, Forecast, JobRun
+from indb_tensile.scheduler.timing.rank_steps import RankStep
 from indb_tensile.scheduler.timing.schedule import Schedule
+from indb_tensile.scheduler.timing.simulate_ranks import RankRun, step_of_rank
 from indb_tensile.scheduler.workload import Workload, least_bytes
 
 __all__ = [
@@ -24,6 +27,7 @@ __all__ = [
     "foresee",
     "least_bytes",
     "plan_jobs",
+    "rank_step",
     "renew",
     "schedules_of",
     "together_bytes",
@@ -130,6 +134,26 @@ def foresee(
     schedules = [s.among(ids) for s in schedules_of(plans) if set(s.jobs).issubset(ids)]
     forecast_list = forecasts(workloads, [plan.plans for plan in plans], link, schedules=schedules, cache=cache)
     return tuple(replace(plan, forecast=forecast) for plan, forecast in zip(plans, forecast_list, strict=True))
+
+
+def rank_step(workload: Workload, plan: JobPlan, *, link: Link, cache: PlanCache | None = None) -> RankStep:
+    """Return what the other ranks of a job need to know of the training step of this one under its plan.
+
+    Times between exchanges are those of the rank alone on its device, stretched to the plan's forecast beside others.
+    """
+    graph, latency_ns = workload.graphs[0], workload.latency_ns[0]
+    times = {o.awaits: ns for o, ns in zip(graph.operators, latency_ns, strict=True) if o.awaits is not None}
+    run = JobRun(
+        graph=graph,
+        plan=plan.plans[0],
+        latency_ns=latency_ns,
+        batch=workload.batch,
+        beside=workload.batch_beside,
+        copy_loss=workload.copy_loss,
+    )
+    exchanges = tuple(ExchangeTime.free(times[number]) for number in sorted(times))
+    step = step_of_rank(RankRun(run=run, exchanges=exchanges, link=link), cache=cache)
+    return step.scaled(plan.forecast.iteration_ns - plan.forecast.exchange_ns)
 
 
 def renew(

@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from itertools import pairwise
 
 from indb_tensile.errors import InvariantError
 from indb_tensile.scheduler.exchange_times import ExchangeTime
@@ -30,6 +31,7 @@ from indb_tensile.scheduler.rewrite import effective
 from indb_tensile.scheduler.timing.copy_flow import Copy, Flow, Lane
 from indb_tensile.scheduler.timing.iteration_stops import IterationStop, stops_of
 from indb_tensile.scheduler.timing.job_runs import Forecast, JobRun
+from indb_tensile.scheduler.timing.rank_steps import RankStep
 
 # Iterations of the first rank within which the state of all ranks repeats. Otherwise the later half is averaged.
 _MOST = 24
@@ -90,6 +92,14 @@ def without_waits(ranks: Sequence[RankRun]) -> tuple[RankRun, ...]:
     return tuple(replace(rank, exchanges=tuple(times)) for rank in ranks)
 
 
+def step_of_rank(rank: RankRun, *, cache: PlanCache | None = None) -> RankStep:
+    """Return what other ranks need to know of this one's mean iteration in steady state."""
+    gang = _Gang([rank], PlanCache() if cache is None else cache)
+    gang.forecasts()
+    events, work_ns = gang.ranks[0].own_work()
+    return RankStep(events=events, work_ns=work_ns, exchange_ns=tuple(time.alone_ns for time in rank.exchanges))
+
+
 # --- one rank ----------------------------------------------------------------------------------------------------
 
 
@@ -140,6 +150,7 @@ class _Rank:
         self.totals = [0.0] * len(_Cause)
         self.marks: list[tuple[float, ...]] = []  # (time, *totals) at each iteration's start
         self.window = (0, 0)  # the rank is measured between these two marks
+        self._met: list[tuple[int, float]] = []  # events of `RankStep`, and when they came without waits for ranks
         self.started = 0  # exchanges since the beginning
         self._position = 0  # of the stop in the iteration
         self._outs: list[Copy | None] = [None] * len(run.plan.swaps)  # the latest copies of each swap
@@ -162,6 +173,19 @@ class _Rank:
             return False
         self.activity = next(self._program)
         return True
+
+    def own_work(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return events and times of `RankStep` for the window that was measured."""
+        first, last = self.window
+        count = 2 * len(self.rank.exchanges)
+        events = tuple(event for event, _ in self._met[first * count : (first + 1) * count])
+        sums_ns = [0.0] * (count + 1)
+        for number in range(first, last):
+            met_ns = [ns for _, ns in self._met[number * count : (number + 1) * count]]
+            begin_ns, end_ns = (_without_exchanges(self.marks[mark]) for mark in (number, number + 1))
+            for place, (before, after) in enumerate(pairwise((begin_ns, *met_ns, end_ns))):
+                sums_ns[place] += after - before
+        return events, tuple(round(total_ns / (last - first)) for total_ns in sums_ns)
 
     def state(self) -> tuple[object, ...]:
         """Return all of the past that matters to what comes, and how long the present iteration has run, rounded.
@@ -195,6 +219,7 @@ class _Rank:
         """Start what starts at this boundary, wait for what it needs, and compute until the next one."""
         if stop.starts is not None:
             self.started += 1
+            self._meet(stop.starts[0])
         for swap, duration_ns in stop.outs:
             self._outs[swap] = self.flow.queue(Lane.OUT, 0, duration_ns)
         for swap in stop.frees:
@@ -209,9 +234,18 @@ class _Rank:
             ahead = self._ahead.pop(stop.operator, None)
             yield from _wait(ahead or self.flow.queue(Lane.IN, 0, stop.upload_ns), _Cause.UPLOAD)
         if stop.awaits is not None:
+            self._meet(-1 - stop.awaits)
             yield _Activity(_Cause.EXCHANGE, exchange=begun + stop.awaits)
         if stop.compute_ns:
             yield _Activity(_Cause.COMPUTE, left_ns=float(stop.compute_ns))
+
+    def _meet(self, event: int) -> None:
+        self._met.append((event, _without_exchanges((self.flow.now_ns, *self.totals))))
+
+
+def _without_exchanges(mark: Sequence[float]) -> float:
+    """Return the time of a mark less all waits for exchanges before it."""
+    return mark[0] - mark[1 + _Cause.EXCHANGE] - mark[1 + _Cause.LATE_RANK]
 
 
 def _wait(copy: Copy | None, cause: _Cause) -> Iterator[_Activity]:
@@ -226,7 +260,7 @@ class _Gang:
     """The event loop: all ranks, their hosts, and the exchange that is next or under way."""
 
     def __init__(self, ranks: Sequence[RankRun], cache: PlanCache) -> None:
-        self._ranks = [_Rank(rank, cache) for rank in ranks]
+        self.ranks = [_Rank(rank, cache) for rank in ranks]
         self._cache = cache
         self._now_ns = 0.0
         self._ended = 0  # exchanges
@@ -235,37 +269,37 @@ class _Gang:
 
     def forecasts(self) -> tuple[RankForecast, ...]:
         """Run until the state of all ranks at an iteration's start equals that of an earlier iteration."""
-        first = self._ranks[0]
+        first = self.ranks[0]
         seen: dict[tuple[object, ...], list[int]] = {}
-        while min(rank.iterations for rank in self._ranks) <= _MOST:
+        while min(rank.iterations for rank in self.ranks) <= _MOST:
             before = first.iterations
             self._act()
             if first.iterations > before:
-                state, reached = self._state(), [rank.iterations - 1 for rank in self._ranks]
+                state, reached = self._state(), [rank.iterations - 1 for rank in self.ranks]
                 if state in seen:
                     return self._measured(seen[state], reached)
                 seen.setdefault(state, reached)
             self._advance()
-        ends = [rank.iterations - 1 for rank in self._ranks]
+        ends = [rank.iterations - 1 for rank in self.ranks]
         return self._measured([end // 2 for end in ends], ends)
 
     def _measured(self, firsts: Sequence[int], lasts: Sequence[int]) -> tuple[RankForecast, ...]:
-        for rank, *window in zip(self._ranks, firsts, lasts, strict=True):
+        for rank, *window in zip(self.ranks, firsts, lasts, strict=True):
             rank.window = (window[0], window[1])
-        return tuple(_forecast(rank, self._cache) for rank in self._ranks)
+        return tuple(_forecast(rank, self._cache) for rank in self.ranks)
 
     def _state(self) -> tuple[object, ...]:
-        first = self._ranks[0]
+        first = self.ranks[0]
         exchanges = len(first.rank.exchanges)
-        ahead = tuple(rank.iterations - first.iterations for rank in self._ranks)
-        states = tuple(rank.state() for rank in self._ranks)
+        ahead = tuple(rank.iterations - first.iterations for rank in self.ranks)
+        states = tuple(rank.state() for rank in self.ranks)
         return ahead, states, self._ended - first.iterations * exchanges, round(self._left, 9)
 
     def _act(self) -> None:
         """Let all ranks go on until each of them does something that takes time."""
         while True:
             acted = False
-            for rank in self._ranks:
+            for rank in self.ranks:
                 while rank.act(self._ended):
                     acted = True
             if self._under_way and self._duration_ns() * self._left <= _ALMOST_NS:
@@ -277,23 +311,23 @@ class _Gang:
     @property
     def _under_way(self) -> bool:
         """Whether all ranks have come to the next exchange."""
-        return all(rank.started > self._ended for rank in self._ranks)
+        return all(rank.started > self._ended for rank in self.ranks)
 
     def _advance(self) -> None:
         """Advance the time to the next event."""
         under_way = self._under_way
         duration_ns = self._duration_ns() if under_way else _NEVER
-        paces = [self._pace(rank, duration_ns) if rank.activity.computes else 0.0 for rank in self._ranks]
-        times_ns = [rank.activity.left_ns / pace for rank, pace in zip(self._ranks, paces, strict=True) if pace > 0]
-        times_ns += [rank.flow.next_ns() - self._now_ns for rank in self._ranks if rank.activity.copy is not None]
+        paces = [self._pace(rank, duration_ns) if rank.activity.computes else 0.0 for rank in self.ranks]
+        times_ns = [rank.activity.left_ns / pace for rank, pace in zip(self.ranks, paces, strict=True) if pace > 0]
+        times_ns += [rank.flow.next_ns() - self._now_ns for rank in self.ranks if rank.activity.copy is not None]
         if under_way:
             times_ns.append(self._left * duration_ns)
         passed_ns = min(times_ns, default=_NEVER)
         if passed_ns == _NEVER:
-            waits = ", ".join(f"rank {number} for {rank.activity}" for number, rank in enumerate(self._ranks))
+            waits = ", ".join(f"rank {number} for {rank.activity}" for number, rank in enumerate(self.ranks))
             raise InvariantError(f"all ranks wait for each other: {waits}")
         self._now_ns += passed_ns
-        for rank, pace in zip(self._ranks, paces, strict=True):
+        for rank, pace in zip(self.ranks, paces, strict=True):
             rank.flow.advance(self._now_ns)
             rank.activity.left_ns -= passed_ns * pace
             is_late = rank.activity.cause is _Cause.EXCHANGE and not under_way
@@ -303,8 +337,8 @@ class _Gang:
 
     def _duration_ns(self) -> float:
         """Return the time of the whole next exchange if all ranks go on as they do now."""
-        number = self._ended % len(self._ranks[0].rank.exchanges)
-        return max(self._exchange_ns(rank, rank.rank.exchanges[number]) for rank in self._ranks)
+        number = self._ended % len(self.ranks[0].rank.exchanges)
+        return max(self._exchange_ns(rank, rank.rank.exchanges[number]) for rank in self.ranks)
 
     def _exchange_ns(self, rank: _Rank, time: ExchangeTime) -> float:
         return time.alone_ns + (time.beside_ns - time.alone_ns) * self._busy_share(rank)
@@ -312,7 +346,7 @@ class _Gang:
     def _busy_share(self, rank: _Rank) -> float:
         """Return the share of the ranks on the host of this one that compute now."""
         host = rank.rank.host
-        busy = [other for other in self._ranks if other.rank.host == host and other.activity.computes]
+        busy = [other for other in self.ranks if other.rank.host == host and other.activity.computes]
         return len(busy) / self._on_host[host]
 
     def _pace(self, rank: _Rank, duration_ns: float) -> float:
