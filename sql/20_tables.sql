@@ -562,6 +562,8 @@ create table tensile.job_ranks (
   waits_for text,
   since timestamptz not null default now(),
   divides_state boolean,
+  step_ns bigint,
+  steps_published integer not null default 0,
   primary key (job_id, rank),
   constraint job_ranks_are_bounded check (rank between 0 and 63),
   constraint job_ranks_have_a_known_state
@@ -587,6 +589,10 @@ comment on column tensile.job_ranks.waits_for is 'what the rank waits for, in wo
 comment on column tensile.job_ranks.since is 'time since which the rank is in this state';
 comment on column tensile.job_ranks.divides_state is
   'whether the rank keeps only its part of the optimizer''s state; null until its trainer knows the choice';
+comment on column tensile.job_ranks.step_ns is
+  'foretold nanoseconds of an iteration of the rank under its plan, without waits for other ranks; null until it has a plan';
+comment on column tensile.job_ranks.steps_published is
+  'number of times that the rank has let the others know its step (tensile.rank_values)';
 
 create table tensile.rank_values (
   job_id bigint not null,
@@ -600,8 +606,9 @@ create table tensile.rank_values (
 );
 create index rank_values_rank on tensile.rank_values (job_id, rank);
 comment on table tensile.rank_values is
-  'values by which the ranks of one attempt find each other: addresses, the snapshot to read, and a secret. Only workers '
-  'read and write them, and they are deleted with the ranks';
+  'values by which the ranks of one attempt find each other: addresses, the snapshot to read, and a secret; and what each '
+  'lets the controllers of the others know of its step. Only workers read and write them, and they are deleted with the '
+  'ranks';
 comment on column tensile.rank_values.job_id is 'job of the ranks';
 comment on column tensile.rank_values.rank is 'rank that has written the value';
 comment on column tensile.rank_values.key is 'name of the value, which all ranks of the job know';

@@ -151,7 +151,7 @@ create policy reports_of_owner on tensile.data_reports for select to tensile_use
   using (exists (select from tensile.jobs as j
                   where j.job_id = data_reports.job_id and j.owner_oid = (select tensile.current_role_oid())
                     and j.installation = (select tensile.installation())));
-grant select (job_id, rank, worker_id, state, waits_for, since, divides_state) on tensile.job_ranks
+grant select (job_id, rank, worker_id, state, waits_for, since, divides_state, step_ns) on tensile.job_ranks
   to tensile_user, tensile_monitor;
 create policy ranks_of_job on tensile.job_ranks for select to tensile_user
   using (exists (select from tensile.jobs as j where j.job_id = job_ranks.job_id));

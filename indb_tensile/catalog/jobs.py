@@ -32,7 +32,8 @@ class HeartbeatReply:
     between a commit and its answer leaves such claims. `paused` are the worker's jobs that their owners have paused;
     None if that could not be read. `priorities` has the worker's jobs, unless they could not be read. `version`
     is the catalog's version, which an upgrade may have changed since the worker started. `idle_bytes` is the largest
-    budget of another worker that has no job, if this one is busy for a while and has several.
+    budget of another worker that has no job, if this one is busy for a while and has several. `published_steps` has
+    the number of times that ranks have let each other know their steps, by job.
     """
 
     cancelled: tuple[JobId, ...]
@@ -43,6 +44,7 @@ class HeartbeatReply:
     priorities: Mapping[JobId, int] = field(default_factory=dict)
     version: str = VERSION
     idle_bytes: int | None = None
+    published_steps: Mapping[JobId, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,7 +208,7 @@ def beat(
         alive = connection.execute(query("renew_lease"), {"worker": worker}).fetchone() is not None
         return HeartbeatReply(alive=alive, cancelled=(), lost=(), paused=None)
     assert row is not None
-    alive, cancelled, lost, stray_jobs, stray_claims, version, paused, mine, priorities, idle_bytes = row
+    alive, cancelled, lost, stray_jobs, stray_claims, version, paused, mine, priorities, idle_bytes, *steps = row
     strays = () if claims is None else tuple(zip(stray_jobs, stray_claims, strict=True))
     return HeartbeatReply(
         alive=alive,
@@ -217,6 +219,7 @@ def beat(
         priorities=dict(zip(mine, priorities, strict=True)),
         version=version,
         idle_bytes=idle_bytes,
+        published_steps=dict(zip(*steps, strict=True)),
     )
 
 

@@ -102,7 +102,10 @@ select exists (select from renewed),
        array(select m.job_id from mine as m where m.pause_requested order by m.job_id),
        array(select m.job_id from mine as m order by m.job_id),
        array(select m.priority from mine as m order by m.job_id),
-       case when cardinality(%(jobs)s::bigint[]) > 1 then tensile.idle_budget(%(worker)s) end
+       case when cardinality(%(jobs)s::bigint[]) > 1 then tensile.idle_budget(%(worker)s) end,
+       array(select r.job_id from tensile.job_ranks as r where r.worker_id = %(worker)s order by r.job_id),
+       array(select (select sum(o.steps_published) from tensile.job_ranks as o where o.job_id = r.job_id)::bigint
+               from tensile.job_ranks as r where r.worker_id = %(worker)s order by r.job_id)
 
 -- renew_lease --
 update tensile.workers set heartbeat_at = now(), beats = beats + 1
@@ -288,6 +291,33 @@ select array(select v.key from tensile.rank_values as v
        array(select v.value from tensile.rank_values as v
               where v.job_id = own.job_id and v.key = any (%(keys)s::text[]) order by v.key)
   from tensile.job_ranks as own where own.job_id = %(job)s and own.claim = %(claim)s
+
+-- publish_rank_step --
+-- What the other ranks need to know of a rank's step: the short value in its row, and the whole one.
+with own as (
+  update tensile.job_ranks set step_ns = %(step_ns)s, steps_published = steps_published + 1
+   where job_id = %(job)s and claim = %(claim)s
+  returning job_id, rank
+)
+insert into tensile.rank_values as v (job_id, rank, key, value)
+select own.job_id, own.rank, 'step of rank ' || own.rank, %(value)s::bytea from own
+    on conflict (job_id, key) do update set value = excluded.value
+returning rank
+
+-- rank_steps --
+-- The steps that the ranks of a job have published, for a rank that still has its claim.
+select array(select v.rank from tensile.rank_values as v
+              where v.job_id = own.job_id and v.key = 'step of rank ' || v.rank order by v.rank),
+       array(select v.value from tensile.rank_values as v
+              where v.job_id = own.job_id and v.key = 'step of rank ' || v.rank order by v.rank)
+  from tensile.job_ranks as own where own.job_id = %(job)s and own.claim = %(claim)s
+
+-- gang_budgets --
+-- The hosts and budgets of the devices of a kind that have most memory for jobs.
+select w.host, d.budget_bytes
+  from tensile.workers as w join tensile.devices as d on d.worker_id = w.worker_id
+ where w.device = %(device_kind)s and tensile.is_alive(w)
+ order by d.budget_bytes desc, w.worker_id limit %(devices)s
 
 -- remove_rank_value --
 with own as (

@@ -88,6 +88,25 @@ def values(connection: Connection, job: JobId, claim: ClaimToken, keys: Sequence
     return {key: bytes(value) for key, value in zip(*row, strict=True)}
 
 
+def publish_step(connection: Connection, job: JobId, claim: ClaimToken, *, step_ns: int, value: bytes) -> None:
+    """Let the controllers of the job's other ranks know this one's step, which takes `step_ns` by itself."""
+    guarded(connection, "publish_rank_step", job, claim, step_ns=step_ns, value=value)
+
+
+def published_steps(connection: Connection, job: JobId, claim: ClaimToken) -> tuple[tuple[int, bytes], ...]:
+    """Return the steps that ranks have published, by the number of the rank."""
+    row = connection.execute(query("rank_steps"), {"job": job, "claim": claim}).fetchone()
+    if row is None:
+        raise lost_claim(job, claim)
+    return tuple((rank, bytes(value)) for rank, value in zip(*row, strict=True))
+
+
+def gang_budgets(connection: Connection, device_kind: str, devices: int) -> tuple[tuple[str, int], ...]:
+    """Return host and budget in bytes of the largest devices of this kind, no more than so many."""
+    rows = connection.execute(query("gang_budgets"), {"device_kind": device_kind, "devices": devices})
+    return tuple((host, budget_bytes) for host, budget_bytes in rows)
+
+
 def remove_value(connection: Connection, job: JobId, claim: ClaimToken, key: str) -> bool:
     """Delete a value, and return whether there was one."""
     return bool(guarded(connection, "remove_rank_value", job, claim, key=key))

@@ -288,6 +288,8 @@ class Controller:
             self.fold(CancelRequest(job=job))
         for job in answer.beat.lost:
             self.fold(ClaimLoss(claim=answer.claims[job]))
+        for change in self._membership.new_steps(self._pool, answer.beat.published_steps):
+            self.fold(change)
         if answer.beat.idle_bytes is not None or self._pool.idle_reports:
             self.fold(IdleDevice(budget_bytes=answer.beat.idle_bytes))
         self._membership.give_back(answer.beat.strays, {m.job.claim for m in self._pool.members})

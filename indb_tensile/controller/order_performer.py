@@ -27,6 +27,7 @@ from indb_tensile.scheduler.admission.admission_orders import (
     Order,
     ParkJob,
     PlayPart,
+    PublishStep,
     ReleaseTrainer,
     RequeueJob,
     SendPlans,
@@ -103,7 +104,7 @@ class OrderPerformer:
                 self._trainers.end(trainer, method)
             case ReleaseTrainer(trainer=trainer):
                 self._release(trainer)
-            case _ if not _is_left_to_the_leader(order, pool):
+            case _ if not is_left_to_leader(order, pool):
                 self._membership.write(order, planning_ns=self.planning_ns)
         return None
 
@@ -167,9 +168,9 @@ class OrderPerformer:
             log.error(message, trainer, error.message)  # noqa: TRY400 - no traceback needed
 
 
-def _is_left_to_the_leader(order: Writing, pool: Pool) -> bool:
+def is_left_to_leader(order: Writing, pool: Pool) -> bool:
     """Return whether another device leads the job, whose controller writes the job's plans and measurements."""
-    if isinstance(order, FailJob | RequeueJob | SetWaitsFor):
+    if isinstance(order, FailJob | RequeueJob | SetWaitsFor | PublishStep):
         return False
     member = pool.of_claim(order.claim)
     return member is not None and member.job.follows

@@ -45,12 +45,13 @@ from indb_tensile.catalog.plans import DeviceUse, JobUse, PlanRecord
 from indb_tensile.catalog.usage import JobUsage
 from indb_tensile.config import variable
 from indb_tensile.device.trainer_footprint import FIRST_NCCL_BYTES
-from indb_tensile.errors import DatabaseError, TensileError
+from indb_tensile.errors import DatabaseError, InvariantError, TensileError
 from indb_tensile.job import Blame, ClaimedJob, ClaimToken, JobId, WorkerId
 from indb_tensile.scheduler.admission.admission_orders import (
     CancelJob,
     FailJob,
     LeaveSet,
+    PublishStep,
     RecordAdoption,
     RecordForecast,
     RecordMeasurement,
@@ -67,6 +68,7 @@ from indb_tensile.scheduler.admission.pool import Fault
 from indb_tensile.scheduler.completion.contention import Contention
 from indb_tensile.scheduler.link import CopyMeasurement, Link
 from indb_tensile.scheduler.timing.machines import StepTimes
+from indb_tensile.scheduler.timing.rank_steps import RankStep
 
 Writing = (
     FailJob
@@ -76,6 +78,7 @@ Writing = (
     | RecordPhase
     | RecordPlan
     | RecordForecast
+    | PublishStep
     | RecordAdoption
     | RecordSet
     | LeaveSet
@@ -140,6 +143,10 @@ class Records(Protocol):
 
     def write(self, writing: Writing, *, planning_ns: int) -> None:
         """Carry out an order of decide(). Raises LostClaimError if the job no longer belongs to this worker."""
+        ...
+
+    def published_steps(self, job: JobId, claim: ClaimToken) -> tuple[tuple[int, RankStep], ...]:
+        """Return the steps that ranks of the job have published, by the number of the rank. Raises LostClaimError."""
         ...
 
     def record_device(
@@ -277,6 +284,12 @@ class CatalogRecords:
         """Carry out an order of decide()."""
         self._run(lambda c: self._write(c, writing, planning_ns))
 
+    def published_steps(self, job: JobId, claim: ClaimToken) -> tuple[tuple[int, RankStep], ...]:
+        """Return the steps that ranks have published. One that cannot be read is left out."""
+        rows = self._run(lambda c: ranks.published_steps(c, job, claim))
+        steps = ((rank, _read_step(job, rank, value)) for rank, value in rows)
+        return tuple((rank, step) for rank, step in steps if step is not None)
+
     def record_device(
         self, worker: WorkerId, use: DeviceUse, shares: tuple[JobUse, ...], usages: tuple[JobUsage, ...]
     ) -> None:
@@ -390,6 +403,9 @@ class CatalogRecords:
                     iteration_ns=forecast.iteration_ns,
                     stall_ns=forecast.copies_ns,
                 )
+            case PublishStep(step=step):
+                value = msgspec.json.encode(step)
+                ranks.publish_step(connection, job, claim, step_ns=step.iteration_ns, value=value)
             case RecordAdoption(generation=generation):
                 plans.plan_adopted(connection, job, claim, generation)
             case RecordSet(beside=beside, foretold_throughput=throughput, foretold_speed=speed):
@@ -419,6 +435,15 @@ _UNDEFINED = (
     psycopg.errors.UndefinedObject,
     psycopg.errors.InvalidSchemaName,
 )
+
+
+def _read_step(job: JobId, rank: int, value: bytes) -> RankStep | None:
+    """Return the step that a rank has published; None if it is not one, as of another release."""
+    try:
+        return msgspec.json.decode(value, type=RankStep)
+    except (msgspec.DecodeError, InvariantError) as error:
+        log.warning("the step of rank %d of job %d cannot be read: %s", rank, job, error)
+        return None
 
 
 def _hint(error: psycopg.Error) -> str:

@@ -14,17 +14,18 @@ that is not the best leaves the job to the better one for a while, and then clai
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from indb_tensile.catalog.connection import LockedError
 from indb_tensile.catalog.jobs import DeferredJob, UnreadableJob
 from indb_tensile.controller.catalog_writes import CatalogWrites
 from indb_tensile.controller.observer import Observer
 from indb_tensile.controller.records import Records, Writing
-from indb_tensile.errors import DatabaseError
+from indb_tensile.errors import DatabaseError, LostClaimError
 from indb_tensile.job import Blame, ClaimedJob, ClaimToken, JobId, WorkerId
 from indb_tensile.scheduler.admission.admission_orders import FailJob, RequeueJob
-from indb_tensile.scheduler.admission.pool import Fault
+from indb_tensile.scheduler.admission.events import RanksChange
+from indb_tensile.scheduler.admission.pool import Fault, Pool
 
 log = logging.getLogger("controller")
 
@@ -47,6 +48,7 @@ class WorkerRegistration:
         self._unreadable_of: frozenset[int] = frozenset()
         self._deferred: tuple[JobId, float] | None = None  # the last one, and since when
         self._more_to_claim = False
+        self._steps_read: dict[ClaimToken, int] = {}  # how often they had been published when they were read
         self.worker: WorkerId | None = None
 
     @property
@@ -200,3 +202,24 @@ class WorkerRegistration:
     def flush(self) -> None:
         """Write all that can be written now."""
         self._outbox.flush()
+
+    def new_steps(self, pool: Pool, published: Mapping[JobId, int]) -> tuple[RanksChange, ...]:
+        """Return what ranks of the pool's jobs have let be known since that was read.
+
+        `published` has for each job how often they did. What cannot be read now is asked for again with the next
+        heartbeat.
+        """
+        gangs = [m.job for m in pool.members if m.job.gang is not None]
+        claims = {job.claim: job.job for job in gangs if published.get(job.job)}
+        self._steps_read = {claim: count for claim, count in self._steps_read.items() if claim in claims}
+        read: list[RanksChange] = []
+        for claim, job in claims.items():
+            if self._steps_read.get(claim) == published[job]:
+                continue
+            try:
+                read.append(RanksChange(claim=claim, steps=self._records.published_steps(job, claim)))
+            except (DatabaseError, LostClaimError) as error:
+                log.debug("what the ranks of job %s have published was not read: %s", job, error.message)
+            else:
+                self._steps_read[claim] = published[job]
+        return tuple(read)

@@ -28,6 +28,9 @@ class Workload:
     plan has room (memory/next_batch.py). It is empty if the trainer never does. With `batch_beside` the job is lent
     memory for them beside its plan (admission/batch_loans.py). No plan is made with that: only forecasts know it.
 
+    `others_ns` is the iteration that the other ranks of the job need, if several devices train it. A division of
+    memory gains nothing by a faster one.
+
     `copy_loss` is what copies cost the operators beside them. It is nothing if the latencies were measured under a
     plan with copies, because it is in them.
     """
@@ -43,6 +46,7 @@ class Workload:
     batch: tuple[str, ...] = ()
     batch_beside: bool = False
     copy_loss: CopyLoss = FREE_COPIES
+    others_ns: int = 0
 
     def __post_init__(self) -> None:
         if not self.graphs or len(self.graphs) != len(self.latency_ns):

@@ -510,6 +510,8 @@ create table tensile.job_ranks (
   waits_for text,
   since timestamptz not null default now(),
   divides_state boolean,
+  step_ns bigint,
+  steps_published integer not null default 0,
   primary key (job_id, rank),
   constraint job_ranks_are_bounded check (rank between 0 and 63),
   constraint job_ranks_have_a_known_state

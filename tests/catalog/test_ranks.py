@@ -1,6 +1,6 @@
 """Check gangs: which workers get the ranks of a job, when a gang is given back, and what a lost rank changes."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import psycopg
@@ -288,6 +288,60 @@ def test_values_are_shared_by_the_ranks_of_one_attempt_and_end_with_it(connectio
     with pytest.raises(LostClaimError):
         ranks.values(connection, job, follower.claim, ["secret"])
     assert connection.execute("select count(*) from tensile.rank_values").fetchone() == (0,)
+
+
+def test_steps_are_published_to_the_other_ranks_of_one_attempt_and_end_with_it(
+    connection: psycopg.Connection,
+) -> None:
+    job, workers, claimed = form(connection, 2)
+    lead, follower = (member.claim for member in claimed)
+    held = [({job: lead}, workers[0]), ({job: follower}, workers[1])]
+
+    def seen() -> list[Mapping[JobId, int]]:
+        return [jobs.beat(connection, worker, claims).published_steps for claims, worker in held]
+
+    assert seen() == [{job: 0}] * 2
+    ranks.publish_step(connection, job, follower, step_ns=5_000_000, value=b"first")
+    ranks.publish_step(connection, job, follower, step_ns=3_000_000, value=b"second")
+    assert seen() == [{job: 2}] * 2
+    assert ranks.published_steps(connection, job, lead) == ((1, b"second"),)
+    shown = "select rank, foretold_ms::float, slowest from tensile.stat_ranks where job_id = %s order by rank"
+    assert connection.execute(shown, (job,)).fetchall() == [(0, None, None), (1, 3.0, None)]
+    ranks.publish_step(connection, job, lead, step_ns=4_000_000, value=b"third")
+    assert connection.execute(shown, (job,)).fetchall() == [(0, 4.0, True), (1, 3.0, False)]
+    jobs.requeue(connection, job, lead, "its controller stops")
+    assert connection.execute("select count(*) from tensile.rank_values").fetchone() == (0,)
+    assert seen() == [{}] * 2
+    with pytest.raises(LostClaimError):
+        ranks.publish_step(connection, job, follower, step_ns=1, value=b"late")
+    with pytest.raises(LostClaimError):
+        ranks.published_steps(connection, job, follower)
+    assert connection.execute("select count(*) from tensile.rank_values").fetchone() == (0,)
+
+
+def test_users_see_how_long_ranks_take_and_can_write_no_step(database: Database) -> None:
+    with (
+        database.connect("alice") as alice,
+        database.connect("tensile_worker") as worker,
+        database.connect() as admin,
+    ):
+        workers = [register(worker) for _ in range(2)]
+        job = enqueue(alice, "read", spec={"devices": 2})
+        claims = [claim(worker, own).claim for own in workers]
+        ranks.publish_step(worker, job, claims[1], step_ns=2_500_000, value=b"step")
+        shown = "select foretold_ms::float from tensile.stat_ranks where job_id = %s order by rank"
+        assert alice.execute(shown, (job,)).fetchall() == [(None,), (2.5,)]
+        for forbidden in (
+            "update tensile.job_ranks set step_ns = 1",
+            "update tensile.job_ranks set steps_published = 0",
+            "select value from tensile.rank_values",
+            "update tensile.rank_values set value = ''",
+            "insert into tensile.rank_values values (1, 1, 'step of rank 1', '')",
+        ):
+            with pytest.raises(psycopg.errors.InsufficientPrivilege), alice.transaction():
+                alice.execute(forbidden)
+        admin.execute("delete from tensile.jobs")
+        admin.execute("update tensile.workers set stopped_at = now()")
 
 
 def test_larger_devices_are_named_that_a_job_waits_for(connection: psycopg.Connection) -> None:

@@ -30,6 +30,7 @@ from indb_tensile.scheduler.admission.overheads import KindOverheads
 from indb_tensile.scheduler.admission.pool import TrainerId
 from indb_tensile.scheduler.completion.contention import Contention
 from indb_tensile.scheduler.link import Link
+from indb_tensile.scheduler.timing.rank_steps import RankStep
 
 MIB = 1 << 20
 FAKE_TRAINER = "tests.controller.fake_trainer"
@@ -93,6 +94,7 @@ class FakeRecords:
         self.learned: list[Contention] = []
         self.taken_cores: list[float] = []
         self.overheads: list[tuple[KindOverheads, ...]] = []
+        self.steps: dict[JobId, tuple[tuple[int, RankStep], ...]] = {}  # that ranks have published
         self._next_claim = 100
 
     def enqueue(self, behaviour: str, size_bytes: int = MIB, *, owner: int = 10) -> JobId:
@@ -209,6 +211,12 @@ class FakeRecords:
         self._check()
         self.overheads.append(tuple(kinds))
 
+    def published_steps(self, job: JobId, claim: ClaimToken) -> tuple[tuple[int, RankStep], ...]:
+        self._check()
+        if self.claims[job] != claim:
+            raise LostClaimError(f"job {job} no longer belongs to this worker")
+        return self.steps[job]
+
     def beat(self, worker: WorkerId, held: Mapping[JobId, ClaimToken]) -> HeartbeatReply:
         with self._lock:
             self._check()
@@ -224,6 +232,7 @@ class FakeRecords:
                 strays=strays,
                 paused=tuple(sorted(self.pauses & set(held))),
                 priorities={job: self.priorities.get(job, 0) for job in held},
+                published_steps={job: len(steps) for job, steps in self.steps.items()},
             )
 
     def take_over(self, job: JobId) -> None:

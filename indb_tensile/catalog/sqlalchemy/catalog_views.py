@@ -280,6 +280,9 @@ stat_ranks = _view(
     Column("devices", Integer),
     Column("asked_devices", Integer),
     Column("divides_state", Boolean),
+    Column("foretold_ms", Numeric),
+    Column("slowest", Boolean),
+    Column("together_ms", Numeric),
 )
 
 stat_link = _view(

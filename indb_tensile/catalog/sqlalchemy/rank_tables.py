@@ -27,6 +27,8 @@ job_ranks = Table(
     Column("waits_for", Text),
     Column("since", TIME, nullable=False),
     Column("divides_state", Boolean),
+    Column("step_ns", BigInteger),
+    Column("steps_published", Integer, nullable=False),
 )
 
 gang_turns = Table(

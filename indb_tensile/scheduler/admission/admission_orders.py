@@ -11,6 +11,7 @@ from indb_tensile.scheduler.phases.round_part import RoundPart
 from indb_tensile.scheduler.plan import Plan
 from indb_tensile.scheduler.planner import JobPlan
 from indb_tensile.scheduler.timing.job_runs import Forecast
+from indb_tensile.scheduler.timing.rank_steps import RankStep
 
 
 class EndMethod(StrEnum):
@@ -235,6 +236,15 @@ class RecordForecast:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PublishStep:
+    """Let the other ranks of the job know the step of this one under its plan."""
+
+    job: JobId
+    claim: ClaimToken
+    step: RankStep
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RecordAdoption:
     """Write that the trainer follows a plan."""
 
@@ -301,6 +311,7 @@ Order = (
     | RecordPhase
     | RecordPlan
     | RecordForecast
+    | PublishStep
     | RecordAdoption
     | RecordSet
     | LeaveSet

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from indb_tensile.job import JobId
 from indb_tensile.scheduler.admission.decision import Decision, planned
+from indb_tensile.scheduler.admission.gang_forecast import gang_text
 from indb_tensile.scheduler.admission.overheads import expected_steps_left, state_bytes
 from indb_tensile.scheduler.admission.pool import JobStage, Member, PlanReason, Pool, Sharing
 from indb_tensile.scheduler.completion.choose_starts import (
@@ -126,11 +127,13 @@ class StartRule:
         ends = sorted((ends_ns.get(self._demands[k].job, 0.0), self._demands[k].job) for k in members(self._running))
         names = " or ".join(f"job {other}" for _, other in ends)
         beside = "it" if len(ends) == 1 else "them"
+        gangs = [gang_text(self._members[k]) for k in members(self._running)]
         text = f"{names} to end, the first in about {seconds(ends[0][0])}: "
+        why = f"if it started beside {beside} now, all jobs together would end no earlier"
         if self._forecasts.step_ns(self._running | 1 << number) is None:
             slowdown = f"{self._device.max_slowdown:g}"
-            return f"{text}beside {beside}, the jobs do not fit, or one would be more than {slowdown} times slower"
-        return f"{text}if it started beside {beside} now, all jobs together would end no earlier"
+            why = f"beside {beside}, the jobs do not fit, or one would be more than {slowdown} times slower"
+        return "; ".join(filter(None, (f"{text}{why}", *gangs)))
 
     def _first_choice(self, decision: Decision) -> StartChoice:
         """Return the choice before any plan is known. A division is repeated for each answer of the planner, mostly
@@ -179,7 +182,7 @@ def with_trade_offs(decision: Decision, member: Member) -> Member:
     workload, known = planned(member), decision.pool.trade_offs
     points = known.of(workload, _scaled)
     if not points:
-        points = decision.planner.trade_offs(workload)
+        points = decision.planner.trade_offs(replace(workload, others_ns=0))
         decision.pool = replace(decision.pool, trade_offs=known.with_those_of(workload, points))
     return decision.put(replace(member, trade_offs=points))
 
@@ -198,13 +201,19 @@ def demand_of(pool: Pool, member: Member) -> JobDemand:
         steps=steps_left,
         steps_left=steps_left,
         trade_offs=tuple(
-            point.with_steps_of(between_ns, computes=pool.prepares_on_device) for point in member.trade_offs
+            point.with_steps_of(between_ns, computes=pool.prepares_on_device) for point in _points_of(member)
         ),
         kind=kind,
         startup_ns=_startup_left_ns(pool, member, kind, size_bytes),
         closing_ns=pool.overheads.closing_ns(kind, size_bytes),
         load=load_of(pool, member),
     )
+
+
+def _points_of(member: Member) -> tuple[TradeOff, ...]:
+    """Return the member's trade-offs. A rank needs no plan that is faster than the other ranks."""
+    others_ns = member.others.needed_ns
+    return useful(point.waiting_for(others_ns) for point in member.trade_offs) if others_ns else member.trade_offs
 
 
 def load_of(pool: Pool, member: Member) -> ProcessorLoad:
@@ -345,7 +354,8 @@ def planned_step_ns(
     `unknown` is the number of further jobs that compute and do not train yet. The plan's latencies may contain the
     contention of an earlier set.
     """
-    point = planned_point(member, plan).with_steps_of(between_ns(pool, member), computes=pool.prepares_on_device)
+    point = planned_point(member, plan).waiting_for(member.others.needed_ns)
+    point = point.with_steps_of(between_ns(pool, member), computes=pool.prepares_on_device)
     return point.beside_others_ns(_slowdown(pool, member, others, point.compute_ns, unknown, edges))
 
 

@@ -73,6 +73,7 @@ from indb_tensile.scheduler.admission.events import (
     PlacesChange,
     PriorityChange,
     QueueChange,
+    RanksChange,
     RoundLeft,
     Silence,
     SpareReady,
@@ -84,7 +85,7 @@ from indb_tensile.scheduler.admission.events import (
 from indb_tensile.scheduler.admission.exit_outcome import outcome_of
 from indb_tensile.scheduler.admission.fair_turns import begin_turn, credit, enter, settle
 from indb_tensile.scheduler.admission.idle_devices import hand_over
-from indb_tensile.scheduler.admission.measurements import note_change, record_measurement
+from indb_tensile.scheduler.admission.measurements import note_change, ranks_changed, record_measurement
 from indb_tensile.scheduler.admission.memory_correction import correct_memory, place_again
 from indb_tensile.scheduler.admission.oversized_job import least_limit
 from indb_tensile.scheduler.admission.pace import add_steps, begin_pace
@@ -178,6 +179,8 @@ def _fold(decision: Decision, event: Event) -> None:  # noqa: C901 - a table: on
             mark_paused(decision, paused)
         case PriorityChange(priorities=priorities):
             change_priorities(decision, priorities)
+        case RanksChange():
+            ranks_changed(decision, event)
         case Holding():
             _holding(decision, event)
         case BatchLoan():

@@ -6,6 +6,7 @@ from indb_tensile.errors import InvariantError
 from indb_tensile.scheduler.admission.admission_orders import EndMethod, EndTrainer, Order, SetGrant, SetWaitsFor
 from indb_tensile.scheduler.admission.pool import JobStage, Member, Outcome, Planner, PlanReason, Pool
 from indb_tensile.scheduler.link import FREE_COPIES
+from indb_tensile.scheduler.timing.rank_steps import latencies_without_waits
 from indb_tensile.scheduler.workload import Workload
 
 
@@ -75,8 +76,9 @@ class Decision:
 def _with_corrected_latencies(member: Member) -> Member:
     if member.workload is None:
         return member
-    known_ns = member.workload.latency_ns[0]
-    if known_ns is member.corrected_ns or known_ns == member.corrected_ns:  # thousands of operators in most jobs
+    known_ns, true_ns = member.workload.latency_ns[0], true_latencies(member)
+    is_known = known_ns is true_ns or known_ns == true_ns  # thousands of operators in most jobs
+    if is_known and member.workload.others_ns == member.others.needed_ns:
         return member
     return replace(member, workload=corrected(member))
 
@@ -84,11 +86,23 @@ def _with_corrected_latencies(member: Member) -> Member:
 def corrected(member: Member) -> Workload:
     """Return the member's workload with the training step's latencies as corrected by measurements.
 
-    If they were measured beside copies, what these cost operators is in them.
+    If they were measured beside copies, what these cost operators is in them. A rank's do not contain its waits for
+    other ranks, as far as these are known.
     """
     workload = planned(member)
-    copy_loss = FREE_COPIES if member.copies_measured else workload.copy_loss
-    return replace(workload, latency_ns=(member.corrected_ns, *workload.latency_ns[1:]), copy_loss=copy_loss)
+    return replace(
+        workload,
+        latency_ns=(true_latencies(member), *workload.latency_ns[1:]),
+        copy_loss=FREE_COPIES if member.copies_measured else workload.copy_loss,
+        others_ns=member.others.needed_ns,
+    )
+
+
+def true_latencies(member: Member) -> tuple[int, ...]:
+    """Return the latencies as corrected by measurements, without what a rank waits for others at its exchanges."""
+    if member.workload is None or not member.measured:
+        return member.corrected_ns
+    return latencies_without_waits(member.workload.graphs[0], member.corrected_ns, member.others)
 
 
 def planned(member: Member) -> Workload:

@@ -10,6 +10,7 @@ from indb_tensile.scheduler.completion.contention import Contention
 from indb_tensile.scheduler.graph import StepGraph
 from indb_tensile.scheduler.link import FREE_COPIES, CopyLoss
 from indb_tensile.scheduler.outgrown_operator import OutgrownOperator
+from indb_tensile.scheduler.timing.rank_steps import RankStep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +83,14 @@ class PriorityChange:
     """The priorities of jobs of this controller, some of which have changed."""
 
     priorities: Mapping[JobId, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RanksChange:
+    """What the ranks of a job for several devices have let be known of their steps, by number (rank_steps.py)."""
+
+    claim: ClaimToken
+    steps: tuple[tuple[int, RankStep], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -333,6 +342,7 @@ Event = (
     | Parking
     | PauseChange
     | PriorityChange
+    | RanksChange
     | Holding
     | Measurement
     | Correction

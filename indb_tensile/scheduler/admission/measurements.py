@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from indb_tensile.scheduler.admission.admission_orders import RecordMeasurement
 from indb_tensile.scheduler.admission.completion_rule import note_between, observe
-from indb_tensile.scheduler.admission.decision import Decision
+from indb_tensile.scheduler.admission.decision import Decision, true_latencies
 from indb_tensile.scheduler.admission.events import (
     Adoption,
     Calibration,
@@ -22,12 +22,15 @@ from indb_tensile.scheduler.admission.events import (
     Finish,
     Measurement,
     Parking,
+    RanksChange,
 )
+from indb_tensile.scheduler.admission.gang_forecast import hear_ranks, plan_for_others
 from indb_tensile.scheduler.admission.plan_targets import renew_forecasts
 from indb_tensile.scheduler.admission.pool import JobStage, Member, PlanReason
 from indb_tensile.scheduler.admission.running_set import measured_throughput
 from indb_tensile.scheduler.exchange_times import blocking_ns
 from indb_tensile.scheduler.timing.latency import correct, drift
+from indb_tensile.scheduler.timing.rank_steps import latencies_without_waits
 
 # Weight of a measurement in its mean with the present value. A report is already a mean of iterations.
 NEW_WEIGHT = 0.5
@@ -64,7 +67,9 @@ def record_measurement(decision: Decision, measurement: Measurement) -> None:
     decision.pool = replace(decision.pool, losses=0, claim_pause_ticks=0)  # a measurement shows that the device works
     if _is_disturbed(decision, member):
         return
-    compute_ns = sum(blocking_ns(member.workload.graphs[0], measurement.latency_ns))
+    graph = member.workload.graphs[0]
+    # a rank's waits for others are no work of its operators
+    compute_ns = sum(blocking_ns(graph, latencies_without_waits(graph, measurement.latency_ns, member.others)))
     decision.pool, member = observe(decision.pool, member, compute_ns)
     note_between(decision, member, measurement.step_ns, measurement.iteration_ns, compute_ns)
     if measurement.last:
@@ -82,8 +87,20 @@ def record_measurement(decision: Decision, measurement: Measurement) -> None:
     # Measurements are compared with the forecasts for these latencies, even for a plan that is about to be replaced.
     renew_forecasts(decision)
     planned_ns = member.workload.latency_ns[0] if member.workload is not None else ()
-    if drift(planned_ns, member.corrected_ns) > decision.pool.drift_threshold:
+    if drift(planned_ns, true_latencies(member)) > decision.pool.drift_threshold:
         decision.plan_anew(PlanReason.DRIFT)
+    plan_for_others(decision, decision.pool.of_trainer(measurement.trainer) or member)
+
+
+def ranks_changed(decision: Decision, change: RanksChange) -> None:
+    """Take over what the other ranks of a job have let be known: forecasts, and later the plans, count with it."""
+    member = decision.pool.of_claim(change.claim)
+    if member is None or member.stage is JobStage.ENDING:
+        return
+    member = hear_ranks(decision, member, change.steps)
+    if member.stage is JobStage.RUNNING and decision.pool.due is None:
+        renew_forecasts(decision)
+        plan_for_others(decision, member)
 
 
 def _with_share(member: Member, measurement: Measurement) -> Member:

@@ -17,6 +17,12 @@ from indb_tensile.scheduler.admission.admission_orders import (
     SendPlans,
 )
 from indb_tensile.scheduler.admission.decision import Decision, corrected, planned
+from indb_tensile.scheduler.admission.gang_forecast import (
+    forecast_together,
+    publish_step,
+    renew_step,
+    step_under,
+)
 from indb_tensile.scheduler.admission.pool import (
     JobStage,
     Member,
@@ -90,11 +96,15 @@ def set_targets(
 
 def _renew_forecast(decision: Decision, member: Member, plan: JobPlan) -> Member:
     """Record a new forecast for the same plan, if newer latencies have changed it."""
-    if member.plan is None or member.plan.forecast == plan.forecast:
+    if member.plan is None:
         return member
-    job = member.job
-    decision.order(RecordForecast(job=job.job, claim=job.claim, generation=member.generation, forecast=plan.forecast))
-    return replace(member, plan=plan)
+    before = member.recorded or member.plan.forecast
+    job, member = member.job, renew_step(decision, replace(member, plan=plan))
+    forecast = forecast_together(member, member.step, plan.forecast)
+    if forecast == before:
+        return member
+    decision.order(RecordForecast(job=job.job, claim=job.claim, generation=member.generation, forecast=forecast))
+    return replace(member, recorded=None if member.step is None else forecast)
 
 
 def _send(decision: Decision, member: Member, target: Target) -> None:
@@ -104,6 +114,8 @@ def _send(decision: Decision, member: Member, target: Target) -> None:
     if target.host_bytes - member.host_bytes > decision.pool.free_host_bytes:
         return
     member = decision.grant(member, max(member.granted_bytes, target.grant_bytes))
+    step = step_under(decision, member, target.plan)
+    forecast = forecast_together(member, step, target.plan.forecast)
     if member.trainer is None:
         raise InvariantError(f"job {member.job.job} has a plan and no trainer")
     generation = member.generation + 1
@@ -124,14 +136,15 @@ def _send(decision: Decision, member: Member, target: Target) -> None:
             generation=generation,
             reason=target.reason,
             grant_bytes=target.grant_bytes,
-            plan=target.plan,
+            plan=replace(target.plan, forecast=forecast),
         )
     )
     decision.put(
         replace(
-            member,
+            publish_step(decision, member, step),
             generation=generation,
             plan=target.plan,
+            recorded=None if step is None else forecast,
             planned_bytes=target.grant_bytes,
             planned_host_bytes=target.host_bytes,
             host_bytes=max(member.host_bytes, target.host_bytes),

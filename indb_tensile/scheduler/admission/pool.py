@@ -20,7 +20,8 @@ from indb_tensile.scheduler.outgrown_operator import OutgrownOperator
 from indb_tensile.scheduler.plan import Infeasible
 from indb_tensile.scheduler.planner import JobPlan
 from indb_tensile.scheduler.policies.policy import Plans
-from indb_tensile.scheduler.timing.job_runs import Compute
+from indb_tensile.scheduler.timing.job_runs import Compute, Forecast
+from indb_tensile.scheduler.timing.rank_steps import OtherRanks, RankStep
 from indb_tensile.scheduler.workload import Workload
 
 TrainerId = NewType("TrainerId", int)  # numbered by the pool; a number is never used for a second process
@@ -198,6 +199,11 @@ class Member:
     sent_s: float = 0.0
     began_s: float = 0.0
     foretold_ns: float = 0.0
+    # for a job of several devices: the step of this rank under `plan`, as the others know it, and theirs
+    step: RankStep | None = None
+    published: RankStep | None = None
+    others: OtherRanks = OtherRanks()  # noqa: RUF009 - it is immutable
+    recorded: Forecast | None = None  # the last one with waits for other ranks that was written
     correction: int = 0
     planned_correction: int = 0
     outgrown: tuple[OutgrownOperator, ...] = ()  # the operators of the last correction
@@ -418,7 +424,7 @@ class Pool:
 class Planner(Protocol):
     """The interface of the planner for admission. The implementation knows the policy and the link.
 
-    All methods but `foresee`, which is fast, may raise `questions.Unanswered`.
+    All methods but `foresee` and `rank_step`, which are fast, may raise `questions.Unanswered`.
     """
 
     def plan(self, workloads: tuple[Workload, ...], *, budget_bytes: int) -> tuple[JobPlan, ...] | Infeasible:
@@ -465,4 +471,8 @@ class Planner(Protocol):
 
     def foresee(self, workloads: tuple[Workload, ...], plans: tuple[JobPlan, ...]) -> tuple[JobPlan, ...]:
         """Return the same plans with new forecasts, side by side, for the workloads' latencies."""
+        ...
+
+    def rank_step(self, workload: Workload, plan: JobPlan) -> RankStep:
+        """Return what the other ranks of the job need to know of this one's step under its plan."""
         ...

@@ -102,11 +102,11 @@ def _foretold_speed(
 
 
 def _alone_ns(member: Member) -> float:
-    """Return the time of an iteration alone with all the memory.
+    """Return the time of an iteration alone with all the memory. The other ranks of its job do not become faster.
 
     Without trade-offs, which only foretold completion needs, it is the time of the operators and of the upload.
     """
     plan = member.target.plan if member.target is not None else member.plan
     if member.trade_offs:
-        return member.trade_offs[0].iteration_ns
-    return member.alone_ns + (plan.forecast.upload_ns if plan is not None else 0)
+        return max(member.others.needed_ns, member.trade_offs[0].iteration_ns)
+    return max(member.others.needed_ns, member.alone_ns + (plan.forecast.upload_ns if plan is not None else 0))

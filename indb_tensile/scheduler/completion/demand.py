@@ -16,9 +16,9 @@ from indb_tensile.scheduler.completion.processor_shares import ProcessorLoad
 class TradeOff:
     """One plan of a job: the memory that the plan needs, and the mean time of a training step alone on the device.
 
-    `iteration_ns` is the sum of `compute_ns`, `stall_ns` (waits for copies of swapped tensors), the upload of the
-    batch, and the time between two iterations. In each step, copies of swapped tensors occupy the lane to the host
-    for `out_ns` and the lane to the device for `in_ns`.
+    `iteration_ns` is the sum of `compute_ns`, `stall_ns` (waits for copies of swapped tensors, and for other ranks of
+    the job), the upload of the batch, and the time between two iterations. In each step, copies of swapped tensors
+    occupy the lane to the host for `out_ns` and the lane to the device for `in_ns`.
     """
 
     peak_bytes: int
@@ -38,6 +38,14 @@ class TradeOff:
         added_ns = round(between_ns)
         compute_ns = self.compute_ns + (added_ns if computes else 0)
         return replace(self, iteration_ns=self.iteration_ns + added_ns, compute_ns=compute_ns)
+
+    def waiting_for(self, others_ns: int) -> "TradeOff":
+        """Return the same plan of a rank whose other ranks need so long for an iteration.
+
+        What slows this rank's operators down shortens its waits for the others, as it does those for copies.
+        """
+        waits_ns = max(0, others_ns - self.iteration_ns)
+        return replace(self, iteration_ns=self.iteration_ns + waits_ns, stall_ns=self.stall_ns + waits_ns)
 
     def beside_others_ns(self, slowdown: float) -> float:
         """Return the time of a step whose operators take `slowdown` times as long as alone.

@@ -39,6 +39,9 @@ Half of the way they take 2.01 and 2.77. A bound of 1.5 instead of 1.25 admits n
 The budget of jobs of different priorities is divided along their curves alone, because equal treatment was not
 requested.
 
+A rank of a job that several devices train gains nothing by an iteration that is shorter than its other ranks need
+(`Workload.others_ns`). No iteration of it counts as shorter, so other jobs of its device get the memory.
+
 If equal parts leave all jobs but one with all the memory that they can use, and that job is no slower in the rest, no
 division can be better, and none is simulated. So a large network is planned beside small ones as fast as alone.
 """
@@ -209,8 +212,8 @@ class JointBudgetPlanner:
         if self._apart is None:
             self._apart = self._forecasts(self._unplanned())
         forecasts = self._forecasts(plans)
-        pairs = list(zip(forecasts, self._apart, strict=True))
-        ratios = [after.iteration_ns / before.iteration_ns for after, before in pairs]
+        after_ns, before_ns = (_with_others(self._workloads, each) for each in (forecasts, self._apart))
+        ratios = [after / before for after, before in zip(after_ns, before_ns, strict=True)]
         over = [
             top - most
             for top, most in zip(_peaks(self._workloads, plans, self._cache), self._caps, strict=True)
@@ -221,8 +224,8 @@ class JointBudgetPlanner:
             equal=equal,
             over_bytes=max(0, sum(_peaks(self._workloads, plans, self._cache)) - budget_bytes) + sum(over),
             slowdown=_total(self._workloads, forecasts),
-            device_slowdown=sum(before.operators_ns / before.iteration_ns for _, before in pairs)
-            / sum(before.operators_ns / after.iteration_ns for after, before in pairs),
+            device_slowdown=sum(own.operators_ns / ns for own, ns in zip(self._apart, before_ns, strict=True))
+            / sum(own.operators_ns / ns for own, ns in zip(self._apart, after_ns, strict=True)),
             unfairness=max(ratios) / (sum(ratios) / len(ratios)),
             worst=max(ratios),
             moved_bytes=sum(forecast.out_bytes + forecast.in_bytes for forecast in forecasts),
@@ -297,9 +300,11 @@ class _PlannedJob:
         return self.graph_candidates[0].curve()
 
     def is_as_fast_within(self, cap_bytes: int) -> bool:
-        """Return whether the training step takes no longer within this memory than with all that it can use."""
+        """Return whether the training step takes no longer within this memory than with all that it can use, or than
+        other ranks of its job need.
+        """
         step = self.graph_candidates[0].candidates
-        return step.best(cap_bytes).iteration_ns <= step.top.iteration_ns
+        return step.best(cap_bytes).iteration_ns <= max(step.top.iteration_ns, self.workload.others_ns)
 
     def plans(self, cap_bytes: int) -> tuple[Plan, ...]:
         if cap_bytes >= max(liveness_peak(graph, self.cache) for graph in self.workload.graphs):
@@ -317,7 +322,10 @@ def _along_curves(
 ) -> tuple[int, ...]:
     """Divide the budget so that no job is above its own cap or below what its graphs need."""
     curves = [
-        [_bounded(candidate, least, cap, job.curve()[0].iteration_ns, power) for candidate in job.curve()]
+        [
+            _bounded(candidate, least, cap, job.curve()[0].iteration_ns, power, job.workload.others_ns)
+            for candidate in job.curve()
+        ]
         for job, least, cap in zip(jobs, leasts, caps, strict=True)
     ]
     weights = [1 / max(_LEAST_RATE, job.workload.max_swapping_rate) for job in jobs]
@@ -359,12 +367,12 @@ def _by_peak(
 
 
 def _bounded(
-    candidate: CandidatePlan, least_bytes: int, cap_bytes: int, fastest_ns: int, power: int
+    candidate: CandidatePlan, least_bytes: int, cap_bytes: int, fastest_ns: int, power: int, others_ns: int
 ) -> CandidatePlan:
     peak_bytes = max(least_bytes, min(cap_bytes, candidate.peak_bytes))
-    iteration_ns = candidate.iteration_ns
+    iteration_ns, fastest_ns = max(candidate.iteration_ns, others_ns), max(fastest_ns, others_ns)
     if power > 1:
-        iteration_ns = round(fastest_ns * (candidate.iteration_ns / fastest_ns) ** power)
+        iteration_ns = round(fastest_ns * (iteration_ns / fastest_ns) ** power)
     return replace(candidate, peak_bytes=peak_bytes, iteration_ns=iteration_ns)
 
 
@@ -440,7 +448,13 @@ def slowdown(
 
 
 def _total(workloads: Sequence[Workload], forecasts: Sequence[Forecast]) -> float:
-    return sum(f.iteration_ns / w.step_ns for f, w in zip(forecasts, workloads, strict=True))
+    times = zip(_with_others(workloads, forecasts), workloads, strict=True)
+    return sum(ns / max(w.step_ns, w.others_ns) for ns, w in times)
+
+
+def _with_others(workloads: Sequence[Workload], forecasts: Sequence[Forecast]) -> list[int]:
+    """Return the time of each job's iterations, of a rank no less than its other ranks need."""
+    return [max(f.iteration_ns, w.others_ns) for f, w in zip(forecasts, workloads, strict=True)]
 
 
 def _forecasts(

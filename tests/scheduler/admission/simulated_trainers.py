@@ -1,10 +1,11 @@
 """Trainers and a queue that carry out the orders of `decide()`, and check the invariants at each."""
 
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import strategies as st
 
-from indb_tensile.job import Blame, ClaimedJob
+from indb_tensile.job import Blame, ClaimedJob, ClaimedRank, ClaimToken
 from indb_tensile.scheduler.admission.admission_orders import (
     AssignJob,
     BeginRound,
@@ -72,7 +73,10 @@ class SimulatedTrainers:
         shifts: bool = False,
         loans: bool = False,
         planned_slowdown: float | None = None,
+        ranks: frozenset[int] = frozenset(),
     ) -> None:
+        """`ranks` are the numbers of the jobs that other devices train, too."""
+        self.ranks = ranks
         rules: dict[str, Any] = {"spare_trainers": 2, "max_jobs": 4, "phases": not shifts, "moves_trained": True}
         if shifts:
             rules |= {"sharing": Sharing.COMPLETION, "link": _LINK, "first_step_s": 5.0, "contention": _TURNS}
@@ -230,7 +234,10 @@ class SimulatedTrainers:
             return None
         self.claims += 1
         self.queued.remove(number)
-        return job(number, claim=self.claims)
+        claimed = job(number, claim=self.claims)
+        if number not in self.ranks:
+            return claimed
+        return replace(claimed, gang=ClaimedRank(rank=1, ranks=3, attempt_claim=ClaimToken(0)))
 
     def capture(self, trainer: TrainerId) -> Capture:
         size = self.sizes[self.busy[trainer].job]

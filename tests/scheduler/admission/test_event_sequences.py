@@ -19,6 +19,7 @@ from indb_tensile.scheduler.admission.events import (
     Misplacement,
     PauseChange,
     QueueChange,
+    RanksChange,
     SpareReady,
     StepsLeft,
     Tick,
@@ -26,6 +27,7 @@ from indb_tensile.scheduler.admission.events import (
 from indb_tensile.scheduler.admission.parking import bring_back, set_aside
 from indb_tensile.scheduler.admission.pool import JobStage, TrainerId
 from indb_tensile.scheduler.outgrown_operator import OutgrownOperator
+from indb_tensile.scheduler.timing.rank_steps import RankStep
 from tests.scheduler.admission.fake_controller import REGION, SlowPlannerController
 from tests.scheduler.admission.simulated_trainers import SimulatedTrainers
 
@@ -78,7 +80,7 @@ class EventSimulation(SimulatedTrainers):
             self.send(QueueChange())
 
     def take_random_action(self) -> None:  # noqa: C901 - a table: one case per kind of action
-        action = self.data.draw(st.integers(0, 19), label="action")
+        action = self.data.draw(st.integers(0, 20), label="action")
         numbers = st.sampled_from(sorted(self.sizes))
         if action == 0:
             self.send(Tick())
@@ -119,8 +121,25 @@ class EventSimulation(SimulatedTrainers):
             idle_bytes = self.data.draw(st.sampled_from([None, 5 * REGION, 30 * REGION]), label="idle device")
             for _ in range(3):
                 self.send(IdleDevice(budget_bytes=idle_bytes))
+        elif action == 19:
+            self.hear_ranks(self.data.draw(numbers))
         else:
             self.answer_question()
+
+    def hear_ranks(self, number: int) -> None:
+        """Let other ranks of the job have published steps, also such as do not go with this rank's."""
+        members = [m for m in self.controller.pool.members if m.job.job == number]
+        times = st.integers(1, 5000)
+        steps = []
+        for rank in self.data.draw(st.sets(st.integers(0, 2)), label="ranks that have published"):
+            events = self.data.draw(st.sampled_from([(), (), (0, -1)]))
+            work_ns = tuple(self.data.draw(times) for _ in range(len(events) + 1))
+            yields = self.data.draw(st.booleans())
+            exchange_ns = (self.data.draw(times),) * (len(events) // 2)
+            step = RankStep(events=events, work_ns=work_ns, exchange_ns=exchange_ns, least_ns=1, yields=yields)
+            steps.append((rank, step))
+        if members:
+            self.send(RanksChange(claim=members[-1].job.claim, steps=tuple(steps)))
 
     def send_progress(self, trainer: TrainerId) -> None:
         """Report that the job has few of its steps left, or many, and let a second pass."""
@@ -208,8 +227,9 @@ def test_no_sequence_of_events_exceeds_the_budget_loses_a_job_or_gets_stuck(data
     planned_slowdown = (
         data.draw(st.sampled_from([None, 1.5, 6.0]), label="plans of half the memory") if shifts else None
     )
+    ranks = data.draw(st.frozensets(st.integers(1, len(sizes))), label="ranks of jobs for several devices")
     simulation = EventSimulation(
-        budget, sizes, data, slow=slow, shifts=shifts, loans=loans, planned_slowdown=planned_slowdown
+        budget, sizes, data, slow=slow, shifts=shifts, loans=loans, planned_slowdown=planned_slowdown, ranks=ranks
     )
     for _ in range(data.draw(st.integers(0, 60), label="steps")):
         simulation.take_random_action()

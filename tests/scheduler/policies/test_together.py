@@ -2,6 +2,8 @@
 job.
 """
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -38,6 +40,32 @@ def test_jobs_planned_together_are_never_slower_than_with_equal_parts(
         return  # equal parts exceed the budget, or contradict the priorities
     assert _peak_sum(jobs, together) <= budget_bytes
     assert slowdown(jobs, together, link, compute) <= slowdown(jobs, equal, link, compute) * (1 + 1e-9)
+
+
+@some_examples()
+@given(several_workloads(), links(), st.floats(0, 1), st.floats(0, 4))
+def test_jobs_beside_a_rank_that_waits_for_others_are_never_slower_than_with_equal_parts(
+    jobs: tuple[Workload, ...], link: Link, fraction: float, waits: float
+) -> None:
+    """The time of the rank, which is the first job, is no less than what its other ranks need."""
+    equal, budget_bytes = _plan_equal_parts(jobs, link, fraction)
+    waiting = (replace(jobs[0], others_ns=round(waits * jobs[0].step_ns)), *jobs[1:])
+    together = tensile_plus(waiting, budget_bytes=budget_bytes, link=link)
+    if _peak_sum(jobs, equal) > budget_bytes or len({job.max_swapping_rate for job in jobs}) > 1:
+        return
+    assert _peak_sum(jobs, together) <= budget_bytes
+    assert slowdown(waiting, together, link) <= slowdown(waiting, equal, link) * (1 + 1e-9)
+
+
+def test_memory_of_a_rank_that_waits_for_others_makes_the_other_job_faster() -> None:
+    graph = residual(12)
+    jobs = _job(1, graph), _job(2, graph)
+    budget_bytes = round(0.7 * 2 * liveness_peak(graph))
+    waiting = (replace(jobs[0], others_ns=20 * jobs[0].step_ns), jobs[1])
+    before, after = (tensile_plus(each, budget_bytes=budget_bytes, link=_LINK) for each in (jobs, waiting))
+    assert _peak_sum(jobs, after) <= budget_bytes
+    assert _ratios(jobs, after, Compute.OVERLAP)[1] < _ratios(jobs, before, Compute.OVERLAP)[1]
+    assert _ratios(jobs, after, Compute.OVERLAP)[0] < 20, "the rank is not slower than the others need"
 
 
 @pytest.mark.nightly
