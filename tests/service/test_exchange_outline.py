@@ -95,6 +95,9 @@ def test_what_of_the_exchanges_is_hidden_follows_from_the_plan_and_is_said_only_
     )
 
 
+_TIMES = {"planning_ms": 0.0}  # differ from call to call
+
+
 @pytest.mark.nightly
 def test_explanation_of_several_devices_is_of_one_rank_and_names_its_exchanges() -> None:
     catalog = FakeCatalog(latency_ns=7_000_000)
@@ -115,6 +118,21 @@ def test_explanation_before_such_a_training_has_the_time_of_the_network() -> Non
     assert "whose time on the network is not known before 2 such devices have met" in unknown[-1]["note"]
     assert "foretold to run beside computation, by the measured speed of the network" in slow[-1]["note"]
     assert all(row["iteration_ms"] < 1_000 < later["iteration_ms"] for row, later in zip(unknown, slow, strict=True))
+
+
+def test_explanation_of_devices_of_different_sizes_plans_for_each_and_names_the_slowest() -> None:
+    small = replace(SPEC, architecture={"type": "mlp", "hidden": [256, 256]}, hyperparams={}, devices=2)
+    (*_, own), gang = explain(small), network_of(2)
+    tight_bytes = own["floor_bytes"]
+    equal = explain(small, gang=gang, budgets=[("a", GIB), ("b", GIB)])[-1]
+    assert "slowest" not in equal["note"]
+    uneven = explain(small, gang=gang, budgets=[("a", GIB), ("b", tight_bytes)])[-1]
+    named = f", and the slowest device is that of b, with a budget of {size(tight_bytes)}"
+    assert f"an iteration of 2 devices is foretold to take {uneven['iteration_ms']:.3g} ms{named}" in uneven["note"]
+    assert uneven["iteration_ms"] > equal["iteration_ms"]
+    short = explain(small, gang=gang, budgets=[("a", GIB), ("b", 4096)])[-1]
+    assert "one of the 2 largest devices is too small: that of b has a budget of 4.0 kB" in short["note"]
+    assert explain(small, gang=gang, budgets=[("a", GIB)])[-1] | _TIMES == equal | _TIMES, "too few are known"
 
 
 def test_memory_of_the_connection_is_kept_free_beside_the_plan() -> None:

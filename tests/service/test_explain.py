@@ -2,7 +2,7 @@
 
 import re
 import resource
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -72,6 +72,7 @@ def explain(
     columns: list[ColumnSummary] = COLUMNS,
     gang: GangNetwork | None = None,
     connection_bytes: int = 0,
+    budgets: Sequence[tuple[str, int]] = (),
 ) -> list[dict[str, Any]]:
     settings = Settings(
         device=device,
@@ -87,6 +88,7 @@ def explain(
         lambda: outlook,
         gang_network=lambda devices: gang,
         connection_bytes=lambda devices: connection_bytes,
+        gang_budgets=lambda devices: budgets[:devices],
     )
     request = Explain(spec=spec, columns=columns, rows=rows, limit_bytes=limit_bytes, budget_bytes=budget_bytes)
     return explainer.explain(request)

@@ -55,6 +55,7 @@ def main() -> int:
                     store.network,
                     store.gang_network,
                     store.connection_bytes,
+                    store.gang_budgets,
                 )
             ).answer,
         )

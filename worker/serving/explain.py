@@ -5,7 +5,7 @@ device, else those of the latency predictor, else, if no predictor is trained, t
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,18 +28,19 @@ from indb_tensile.scheduler.completion.demand import JobDemand
 from indb_tensile.scheduler.graph import StepGraph
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.next_batch import BATCH_NAMES, batch_tensors, buffer_bytes
-from indb_tensile.scheduler.plan import Infeasible
+from indb_tensile.scheduler.plan import Infeasible, Plan
 from indb_tensile.scheduler.plan_cache import PlanCache
 from indb_tensile.scheduler.planner import JobPlan, Workload, foresee, least_bytes, plan_jobs
 from indb_tensile.scheduler.score import Baseline, baselines, score
 from indb_tensile.scheduler.timing.job_runs import Forecast
 from indb_tensile.scheduler.timing.network_times import GangNetwork
-from indb_tensile.scheduler.timing.simulate_ranks import simulate_ranks
+from indb_tensile.scheduler.timing.simulate_ranks import RankRun, simulate_ranks
 from indb_tensile.scheduler.trade_offs import trade_offs
 from indb_tensile.sizes import size
 
 from ..captured_steps import optimizer_settings
 from .exchange_outline import ExchangeOutline
+from .gang_outline import GangOutline, outline_gang
 from .length_costs import LengthCosts
 from .requests import Explain
 from .training_outline import TrainingOutline, outline
@@ -127,13 +128,16 @@ class Explainer:
         network: FindNetwork = lambda architecture, owner_oid: None,
         gang_network: FindGangNetwork = lambda devices: None,
         connection_bytes: Callable[[int], int] = lambda devices: 0,
+        gang_budgets: Callable[[int], Sequence[tuple[str, int]]] = lambda devices: (),
     ) -> None:
         """`outlook` returns what the jobs on the device still need, or None if that is not known.
 
         `network` returns the registered network of an architecture that this owner may use, or None if it has none.
         `gang_network` returns the network between so many devices of this kind, and `connection_bytes` what the
-        connection between them takes of each device, outside every plan.
+        connection between them takes of each device, outside every plan. `gang_budgets` has the hosts and budgets of
+        the largest devices of this kind.
         """
+        self._gang_budgets = gang_budgets
         self._network = network
         self._gang_network = gang_network
         self._connection_bytes = connection_bytes
@@ -194,6 +198,11 @@ class Explainer:
                     row["starts_now"] = None  # whether the other devices have room is not known here
                 if forecast is not None and training.texts is None:
                     row["iteration_ms"] = forecast.iteration_ns / _NS_PER_MS
+            together = self._on_devices(steps[0], own_ns[0], workload, share, gang, measured)
+            if together is not None:
+                exchanged = f"{exchanged}; {together.text}"
+                if together.iteration_ns and training.texts is None:
+                    own["iteration_ms"] = together.iteration_ns / _NS_PER_MS
         elif own["iteration_ms"] is not None:
             start = self._foretold(training, workload, request.owner_oid, outlook)
         if start is not None:
@@ -228,6 +237,30 @@ class Explainer:
             for host in gang.hosts
         ]
         return simulate_ranks(ranks)[0].forecast
+
+    def _on_devices(
+        self,
+        step: CapturedStep,
+        own_ns: tuple[int, ...],
+        workload: Workload,
+        share: RankShare,
+        gang: GangNetwork | None,
+        measured: Known,
+    ) -> GangOutline | None:
+        """Return what is foretold on the largest devices, if these differ; None if too few of them are known."""
+        devices = self._gang_budgets(share.ranks)
+        if gang is None or len(devices) < share.ranks:
+            return None
+        kept_bytes = self._connection_bytes(share.ranks)
+
+        def plan_within(budget_bytes: int) -> JobPlan | Infeasible:
+            plans = plan_jobs((workload,), budget_bytes=budget_bytes, link=self._link, policy=self._policy)
+            return plans if isinstance(plans, Infeasible) else plans[0]
+
+        def rank_run(plan: Plan, host: str) -> RankRun:
+            return foretold_rank(step, plan, own_ns, share, gang, measured, link=self._link, host=host)
+
+        return outline_gang([(host, max(0, own - kept_bytes)) for host, own in devices], plan_within, rank_run)
 
     def _foretold(
         self, training: TrainingOutline, workload: Workload, owner_oid: int, outlook: Outlook | None

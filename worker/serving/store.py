@@ -16,6 +16,7 @@ from indb_tensile.catalog import (
     predictors,
     rank_memory,
     rank_networks,
+    ranks,
     stored_networks,
 )
 from indb_tensile.catalog.connection import WORK_LOCK_TIMEOUT_MS, Connection, LockedError, Session, UnreachableError
@@ -109,6 +110,11 @@ class Store:
             lambda c: rank_networks.latest_network(c, kind, gethostname(), devices), "the network between devices"
         )
         return None if network is None else replace(network, by_nccl=self._by_nccl)
+
+    def gang_budgets(self, devices: int) -> tuple[tuple[str, int], ...]:
+        """Return host and budget in bytes of the largest devices of this kind, no more than so many."""
+        kind = backend.kind_of(self._device, self._threads)
+        return self._run(lambda c: ranks.gang_budgets(c, kind, devices), "the budgets of devices")
 
     def connection_bytes(self, devices: int) -> int:
         """Return what the connection between so many devices of this kind takes of each, outside every plan."""
