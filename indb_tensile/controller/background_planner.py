@@ -38,7 +38,7 @@ from indb_tensile.scheduler.plan import Infeasible
 from indb_tensile.scheduler.planner import JobPlan
 from indb_tensile.scheduler.policies.policy import Plans
 from indb_tensile.scheduler.timing.job_runs import Compute
-from indb_tensile.scheduler.timing.rank_steps import RankStep
+from indb_tensile.scheduler.timing.rank_steps import PublishedStep
 from indb_tensile.scheduler.workload import Workload
 
 log = logging.getLogger("controller")
@@ -177,7 +177,7 @@ class BackgroundPlanner:
         """Answer as `Planner.foresee`, without a thread: it takes milliseconds."""
         return self._planner.foresee(workloads, plans)
 
-    def rank_step(self, workload: Workload, plan: JobPlan) -> RankStep:
+    def rank_step(self, workload: Workload, plan: JobPlan) -> PublishedStep:
         """Answer as `Planner.rank_step`, without a thread: it takes milliseconds, once for each plan."""
         return self._planner.rank_step(workload, plan)
 

@@ -14,7 +14,7 @@ from indb_tensile.scheduler.policies.policy import Plans
 from indb_tensile.scheduler.round_plans import LEAST_GAIN, plan_round
 from indb_tensile.scheduler.search.local_search import CancellationCheck, Effort, never_cancel
 from indb_tensile.scheduler.timing.job_runs import Compute
-from indb_tensile.scheduler.timing.rank_steps import RankStep
+from indb_tensile.scheduler.timing.rank_steps import PublishedStep
 from indb_tensile.scheduler.trade_offs import trade_offs
 from indb_tensile.scheduler.workload import Workload
 
@@ -122,7 +122,7 @@ class PolicyPlanner:
         """Return the plans with new forecasts."""
         return foresee(workloads, plans, link=self.link, cache=self.cache)
 
-    def rank_step(self, workload: Workload, plan: JobPlan) -> RankStep:
+    def rank_step(self, workload: Workload, plan: JobPlan) -> PublishedStep:
         """Return what the other ranks of the job need to know of this one."""
         return rank_step(workload, plan, link=self.link, cache=self.cache)
 

@@ -68,7 +68,7 @@ from indb_tensile.scheduler.admission.pool import Fault
 from indb_tensile.scheduler.completion.contention import Contention
 from indb_tensile.scheduler.link import CopyMeasurement, Link
 from indb_tensile.scheduler.timing.machines import StepTimes
-from indb_tensile.scheduler.timing.rank_steps import RankStep
+from indb_tensile.scheduler.timing.rank_steps import PublishedStep
 
 Writing = (
     FailJob
@@ -145,7 +145,7 @@ class Records(Protocol):
         """Carry out an order of decide(). Raises LostClaimError if the job no longer belongs to this worker."""
         ...
 
-    def published_steps(self, job: JobId, claim: ClaimToken) -> tuple[tuple[int, RankStep], ...]:
+    def published_steps(self, job: JobId, claim: ClaimToken) -> tuple[tuple[int, PublishedStep], ...]:
         """Return the steps that ranks of the job have published, by the number of the rank. Raises LostClaimError."""
         ...
 
@@ -284,7 +284,7 @@ class CatalogRecords:
         """Carry out an order of decide()."""
         self._run(lambda c: self._write(c, writing, planning_ns))
 
-    def published_steps(self, job: JobId, claim: ClaimToken) -> tuple[tuple[int, RankStep], ...]:
+    def published_steps(self, job: JobId, claim: ClaimToken) -> tuple[tuple[int, PublishedStep], ...]:
         """Return the steps that ranks have published. One that cannot be read is left out."""
         rows = self._run(lambda c: ranks.published_steps(c, job, claim))
         steps = ((rank, _read_step(job, rank, value)) for rank, value in rows)
@@ -437,10 +437,10 @@ _UNDEFINED = (
 )
 
 
-def _read_step(job: JobId, rank: int, value: bytes) -> RankStep | None:
+def _read_step(job: JobId, rank: int, value: bytes) -> PublishedStep | None:
     """Return the step that a rank has published; None if it is not one, as of another release."""
     try:
-        return msgspec.json.decode(value, type=RankStep)
+        return msgspec.json.decode(value, type=PublishedStep)
     except (msgspec.DecodeError, InvariantError) as error:
         log.warning("the step of rank %d of job %d cannot be read: %s", rank, job, error)
         return None

@@ -16,7 +16,7 @@ from indb_tensile.scheduler.policies import DEFAULT_POLICY, policy_named
 from indb_tensile.scheduler.policies.policy import PlanOptions, Plans
 from indb_tensile.scheduler.search.local_search import CancellationCheck, Effort, never_cancel
 from indb_tensile.scheduler.timing.job_runs import Compute, Forecast, JobRun
-from indb_tensile.scheduler.timing.rank_steps import RankStep
+from indb_tensile.scheduler.timing.rank_steps import PublishedStep
 from indb_tensile.scheduler.timing.schedule import Schedule
 from indb_tensile.scheduler.timing.simulate_ranks import RankRun, step_of_rank
 from indb_tensile.scheduler.workload import Workload, least_bytes
@@ -136,7 +136,7 @@ def foresee(
     return tuple(replace(plan, forecast=forecast) for plan, forecast in zip(plans, forecast_list, strict=True))
 
 
-def rank_step(workload: Workload, plan: JobPlan, *, link: Link, cache: PlanCache | None = None) -> RankStep:
+def rank_step(workload: Workload, plan: JobPlan, *, link: Link, cache: PlanCache | None = None) -> PublishedStep:
     """Return what the other ranks of a job need to know of the training step of this one under its plan.
 
     Times between exchanges are those of the rank alone on its device, stretched to the plan's forecast beside others.

@@ -30,7 +30,7 @@ from indb_tensile.scheduler.admission.overheads import KindOverheads
 from indb_tensile.scheduler.admission.pool import TrainerId
 from indb_tensile.scheduler.completion.contention import Contention
 from indb_tensile.scheduler.link import Link
-from indb_tensile.scheduler.timing.rank_steps import RankStep
+from indb_tensile.scheduler.timing.rank_steps import PublishedStep
 
 MIB = 1 << 20
 FAKE_TRAINER = "tests.controller.fake_trainer"
@@ -94,7 +94,7 @@ class FakeRecords:
         self.learned: list[Contention] = []
         self.taken_cores: list[float] = []
         self.overheads: list[tuple[KindOverheads, ...]] = []
-        self.steps: dict[JobId, tuple[tuple[int, RankStep], ...]] = {}  # that ranks have published
+        self.steps: dict[JobId, tuple[tuple[int, PublishedStep], ...]] = {}  # that ranks have published
         self._next_claim = 100
 
     def enqueue(self, behaviour: str, size_bytes: int = MIB, *, owner: int = 10) -> JobId:
@@ -211,7 +211,7 @@ class FakeRecords:
         self._check()
         self.overheads.append(tuple(kinds))
 
-    def published_steps(self, job: JobId, claim: ClaimToken) -> tuple[tuple[int, RankStep], ...]:
+    def published_steps(self, job: JobId, claim: ClaimToken) -> tuple[tuple[int, PublishedStep], ...]:
         self._check()
         if self.claims[job] != claim:
             raise LostClaimError(f"job {job} no longer belongs to this worker")

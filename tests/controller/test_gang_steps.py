@@ -8,10 +8,10 @@ from indb_tensile.job import ClaimedJob, ClaimedRank, ClaimToken, JobId
 from indb_tensile.scheduler.admission.admission_orders import PublishStep, RecordAdoption
 from indb_tensile.scheduler.admission.events import RanksChange
 from indb_tensile.scheduler.admission.pool import Member, Pool
-from indb_tensile.scheduler.timing.rank_steps import RankStep
+from indb_tensile.scheduler.timing.rank_steps import PublishedStep
 from tests.controller.fakes import FakeRecords, spec
 
-STEP = RankStep(events=(0, -1), work_ns=(1, 2, 3), exchange_ns=(4,))
+STEP = PublishedStep(events=(0, -1), work_ns=(1, 2, 3), exchange_ns=(4,))
 JOB, CLAIM = JobId(1), ClaimToken(7)
 
 

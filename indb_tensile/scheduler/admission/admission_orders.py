@@ -11,7 +11,7 @@ from indb_tensile.scheduler.phases.round_part import RoundPart
 from indb_tensile.scheduler.plan import Plan
 from indb_tensile.scheduler.planner import JobPlan
 from indb_tensile.scheduler.timing.job_runs import Forecast
-from indb_tensile.scheduler.timing.rank_steps import RankStep
+from indb_tensile.scheduler.timing.rank_steps import PublishedStep
 
 
 class EndMethod(StrEnum):
@@ -241,7 +241,7 @@ class PublishStep:
 
     job: JobId
     claim: ClaimToken
-    step: RankStep
+    step: PublishedStep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

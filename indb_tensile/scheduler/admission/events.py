@@ -10,7 +10,7 @@ from indb_tensile.scheduler.completion.contention import Contention
 from indb_tensile.scheduler.graph import StepGraph
 from indb_tensile.scheduler.link import FREE_COPIES, CopyLoss
 from indb_tensile.scheduler.outgrown_operator import OutgrownOperator
-from indb_tensile.scheduler.timing.rank_steps import RankStep
+from indb_tensile.scheduler.timing.rank_steps import PublishedStep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +90,7 @@ class RanksChange:
     """What the ranks of a job for several devices have let be known of their steps, by number (rank_steps.py)."""
 
     claim: ClaimToken
-    steps: tuple[tuple[int, RankStep], ...]
+    steps: tuple[tuple[int, PublishedStep], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

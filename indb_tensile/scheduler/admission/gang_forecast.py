@@ -23,7 +23,7 @@ from indb_tensile.scheduler.timing.rank_steps import (
     MOST_EXCHANGES,
     GangForecast,
     OtherRanks,
-    RankStep,
+    PublishedStep,
     iteration_together,
 )
 
@@ -31,7 +31,7 @@ _NEWS = 0.1  # share of a step by which its times change before the others are t
 _NEAR = 1.05  # an iteration that is longer by less counts as equal
 
 
-def hear_ranks(decision: Decision, member: Member, steps: tuple[tuple[int, RankStep], ...]) -> Member:
+def hear_ranks(decision: Decision, member: Member, steps: tuple[tuple[int, PublishedStep], ...]) -> Member:
     """Return the member with what other ranks have let be known."""
     if member.job.gang is None:
         return member
@@ -57,7 +57,7 @@ def plan_for_others(decision: Decision, member: Member) -> None:
         decision.plan_anew(PlanReason.DRIFT)
 
 
-def step_under(decision: Decision, member: Member, plan: JobPlan) -> RankStep | None:
+def step_under(decision: Decision, member: Member, plan: JobPlan) -> PublishedStep | None:
     """Return the step of a rank under a plan that it does not follow yet; None for a job of one device."""
     workload = planned(member)
     exchanges = sum(operator.starts is not None for operator in workload.graphs[0].operators)
@@ -74,7 +74,7 @@ def renew_step(decision: Decision, member: Member) -> Member:
     return publish_step(decision, member, step)
 
 
-def publish_step(decision: Decision, member: Member, step: RankStep | None) -> Member:
+def publish_step(decision: Decision, member: Member, step: PublishedStep | None) -> Member:
     """Return the member with this step, which the other ranks get to know if it is news."""
     if step is None:
         return member
@@ -84,7 +84,7 @@ def publish_step(decision: Decision, member: Member, step: RankStep | None) -> M
     return replace(member, step=step, others=OtherRanks.of(member.others.steps, step))
 
 
-def forecast_together(member: Member, step: RankStep | None, forecast: Forecast) -> Forecast:
+def forecast_together(member: Member, step: PublishedStep | None, forecast: Forecast) -> Forecast:
     """Return the forecast of this rank's iteration with its waits for the other ranks, as far as they are known."""
     gang = gang_forecast(member, step)
     if gang is None:
@@ -93,7 +93,7 @@ def forecast_together(member: Member, step: RankStep | None, forecast: Forecast)
     return replace(forecast, iteration_ns=forecast.iteration_ns + late_ns, exchange_ns=forecast.exchange_ns + late_ns)
 
 
-def gang_forecast(member: Member, step: RankStep | None) -> GangForecast | None:
+def gang_forecast(member: Member, step: PublishedStep | None) -> GangForecast | None:
     """Return what is foretold of all ranks that are known; None if there are no others."""
     if step is None or member.job.gang is None:
         return None
@@ -116,7 +116,7 @@ def gang_text(member: Member) -> str:
     )
 
 
-def _completed(pool: Pool, member: Member, step: RankStep, forecast: Forecast) -> RankStep:
+def _completed(pool: Pool, member: Member, step: PublishedStep, forecast: Forecast) -> PublishedStep:
     """Return the step with the times of this forecast, and what the other ranks have to know beside them."""
     workload = planned(member)
     latency_ns = member.corrected_ns if member.measured else workload.latency_ns[0]
@@ -139,7 +139,7 @@ def _least_ns(pool: Pool, member: Member, own_ns: int) -> int:
     return min(own_ns, replace(workload, latency_ns=(true_latencies(member), *workload.latency_ns[1:])).step_ns)
 
 
-def _is_news(before: RankStep, step: RankStep) -> bool:
+def _is_news(before: PublishedStep, step: PublishedStep) -> bool:
     if (before.events, before.yields, before.measured) != (step.events, step.yields, step.measured):
         return True
     least_ns = _NEWS * max(1, before.iteration_ns)

@@ -21,7 +21,7 @@ from indb_tensile.scheduler.plan import Infeasible
 from indb_tensile.scheduler.planner import JobPlan
 from indb_tensile.scheduler.policies.policy import Plans
 from indb_tensile.scheduler.timing.job_runs import Compute, Forecast
-from indb_tensile.scheduler.timing.rank_steps import OtherRanks, RankStep
+from indb_tensile.scheduler.timing.rank_steps import OtherRanks, PublishedStep
 from indb_tensile.scheduler.workload import Workload
 
 TrainerId = NewType("TrainerId", int)  # numbered by the pool; a number is never used for a second process
@@ -200,8 +200,8 @@ class Member:
     began_s: float = 0.0
     foretold_ns: float = 0.0
     # for a job of several devices: the step of this rank under `plan`, as the others know it, and theirs
-    step: RankStep | None = None
-    published: RankStep | None = None
+    step: PublishedStep | None = None
+    published: PublishedStep | None = None
     others: OtherRanks = OtherRanks()  # noqa: RUF009 - it is immutable
     recorded: Forecast | None = None  # the last one with waits for other ranks that was written
     correction: int = 0
@@ -473,6 +473,6 @@ class Planner(Protocol):
         """Return the same plans with new forecasts, side by side, for the workloads' latencies."""
         ...
 
-    def rank_step(self, workload: Workload, plan: JobPlan) -> RankStep:
+    def rank_step(self, workload: Workload, plan: JobPlan) -> PublishedStep:
         """Return what the other ranks of the job need to know of this one's step under its plan."""
         ...

@@ -2,7 +2,7 @@
 
 A rank's controller knows the graph and the plan of its own rank. Of another rank it needs only the time that passes
 there between one exchange and the next, because ranks meet at nothing but exchanges. Copies that are late, other jobs
-on the device and a slower device are all in these times. `RankStep` has them, as the other ranks read them.
+on the device and a slower device are all in these times. `PublishedStep` has them, as the other ranks read them.
 
 `iteration_together` computes the iteration of all ranks from their steps. An exchange begins when the last rank has
 started it and the exchange before it has ended. Times between exchanges are constants here. `simulate_ranks`
@@ -26,7 +26,7 @@ MOST_EXCHANGES = 2_000  # in a step; a network of two gigabytes has as many buck
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankStep:
+class PublishedStep:
     """One iteration of a rank under its plan, without waits for other ranks.
 
     `events` are in the order of the step: k where the rank starts its exchange k, and -1 - k where it waits for its
@@ -73,7 +73,7 @@ class RankStep:
         own_ns = self.alone_ns(times_ns)
         return min(own_ns, self.least_ns) if self.yields else own_ns
 
-    def scaled(self, work_ns: float) -> "RankStep":
+    def scaled(self, work_ns: float) -> "PublishedStep":
         """Return the step of a rank that spends so long between exchanges in all."""
         before_ns = sum(self.work_ns)
         if before_ns <= 0 or work_ns <= 0:
@@ -89,11 +89,11 @@ class OtherRanks:
     nothing by a plan that is faster than that.
     """
 
-    steps: tuple[tuple[int, RankStep], ...] = ()
+    steps: tuple[tuple[int, PublishedStep], ...] = ()
     needed_ns: int = 0
 
     @classmethod
-    def of(cls, steps: Sequence[tuple[int, RankStep]], own: RankStep | None = None) -> "OtherRanks":
+    def of(cls, steps: Sequence[tuple[int, PublishedStep]], own: PublishedStep | None = None) -> "OtherRanks":
         """Return what follows from these steps, and from that of this rank, which knows the times of exchanges, too.
 
         Ranks that make other exchanges than the first of all these do not count.
@@ -111,7 +111,7 @@ class OtherRanks:
         measured = [step.exchange_ns for _, step in self.steps if step.measured and _makes(step, len(own_ns))]
         return tuple(map(min, zip(own_ns, *measured, strict=True)))
 
-    def with_own(self, rank: int, step: RankStep) -> tuple[tuple[int, RankStep], ...]:
+    def with_own(self, rank: int, step: PublishedStep) -> tuple[tuple[int, PublishedStep], ...]:
         """Return the steps of all ranks that are known, this one included, by number."""
         others = tuple(row for row in self.steps if row[0] != rank and _makes(row[1], len(step.exchange_ns)))
         return tuple(sorted((*others, (rank, step)), key=_number))
@@ -128,7 +128,7 @@ class GangForecast:
     slowest: int | None
 
 
-def iteration_together(steps: Sequence[tuple[int, RankStep]]) -> GangForecast:
+def iteration_together(steps: Sequence[tuple[int, PublishedStep]]) -> GangForecast:
     """Return what is foretold for these ranks, which make the same exchanges.
 
     No rank's own iteration is longer. Raises InvariantError if the ranks make different numbers of exchanges.
@@ -159,7 +159,7 @@ def latencies_without_waits(graph: StepGraph, latency_ns: Sequence[int], others:
     return tuple(true_ns)
 
 
-def exchange_times(steps: Sequence[RankStep]) -> tuple[int, ...]:
+def exchange_times(steps: Sequence[PublishedStep]) -> tuple[int, ...]:
     """Return the time of each exchange once all ranks have come to it.
 
     A foretold one takes as long as the slowest rank says, because each message needs its sender and its receiver. Of
@@ -171,15 +171,15 @@ def exchange_times(steps: Sequence[RankStep]) -> tuple[int, ...]:
     return tuple(map(min, zip(*measured, *slowest, strict=True)))
 
 
-def _makes(step: RankStep, exchanges: int) -> bool:
+def _makes(step: PublishedStep, exchanges: int) -> bool:
     return len(step.exchange_ns) == exchanges
 
 
-def _number(row: tuple[int, RankStep]) -> int:
+def _number(row: tuple[int, PublishedStep]) -> int:
     return row[0]
 
 
-def _period_ns(steps: Sequence[RankStep], times_ns: Sequence[int]) -> float:
+def _period_ns(steps: Sequence[PublishedStep], times_ns: Sequence[int]) -> float:
     """Return the mean iteration, from the moments at which ranks begin iterations.
 
     Each moment is the latest of sums of times, so the distances between ranks repeat sooner or later.
@@ -201,7 +201,7 @@ def _period_ns(steps: Sequence[RankStep], times_ns: Sequence[int]) -> float:
     return (begins_ns[_MOST] - begins_ns[half]) / (_MOST - half)
 
 
-def _after_iteration(steps: Sequence[RankStep], times_ns: Sequence[int], begins_ns: Sequence[int]) -> list[int]:
+def _after_iteration(steps: Sequence[PublishedStep], times_ns: Sequence[int], begins_ns: Sequence[int]) -> list[int]:
     """Return when each rank has done one more iteration."""
     runs = [_Run(step, begin_ns) for step, begin_ns in zip(steps, begins_ns, strict=True)]
     ends_ns: list[int] = []
@@ -214,7 +214,7 @@ def _after_iteration(steps: Sequence[RankStep], times_ns: Sequence[int], begins_
 class _Run:
     """One iteration of one rank, as far as it has come."""
 
-    def __init__(self, step: RankStep, begin_ns: int) -> None:
+    def __init__(self, step: PublishedStep, begin_ns: int) -> None:
         self._step, self._now_ns, self._next = step, begin_ns, 0
 
     def until_start(self, number: int, ends_ns: Sequence[int]) -> int:

@@ -31,7 +31,7 @@ from indb_tensile.scheduler.rewrite import effective
 from indb_tensile.scheduler.timing.copy_flow import Copy, Flow, Lane
 from indb_tensile.scheduler.timing.iteration_stops import IterationStop, stops_of
 from indb_tensile.scheduler.timing.job_runs import Forecast, JobRun
-from indb_tensile.scheduler.timing.rank_steps import RankStep
+from indb_tensile.scheduler.timing.rank_steps import PublishedStep
 
 # Iterations of the first rank within which the state of all ranks repeats. Otherwise the later half is averaged.
 _MOST = 24
@@ -92,12 +92,12 @@ def without_waits(ranks: Sequence[RankRun]) -> tuple[RankRun, ...]:
     return tuple(replace(rank, exchanges=tuple(times)) for rank in ranks)
 
 
-def step_of_rank(rank: RankRun, *, cache: PlanCache | None = None) -> RankStep:
+def step_of_rank(rank: RankRun, *, cache: PlanCache | None = None) -> PublishedStep:
     """Return what other ranks need to know of this one's mean iteration in steady state."""
     gang = _Gang([rank], PlanCache() if cache is None else cache)
     gang.forecasts()
     events, work_ns = gang.ranks[0].own_work()
-    return RankStep(events=events, work_ns=work_ns, exchange_ns=tuple(time.alone_ns for time in rank.exchanges))
+    return PublishedStep(events=events, work_ns=work_ns, exchange_ns=tuple(time.alone_ns for time in rank.exchanges))
 
 
 # --- one rank ----------------------------------------------------------------------------------------------------
@@ -150,7 +150,9 @@ class _Rank:
         self.totals = [0.0] * len(_Cause)
         self.marks: list[tuple[float, ...]] = []  # (time, *totals) at each iteration's start
         self.window = (0, 0)  # the rank is measured between these two marks
-        self._met: list[tuple[int, float]] = []  # events of `RankStep`, and when they came without waits for ranks
+        self._met: list[
+            tuple[int, float]
+        ] = []  # events of `PublishedStep`, and when they came without waits for ranks
         self.started = 0  # exchanges since the beginning
         self._position = 0  # of the stop in the iteration
         self._outs: list[Copy | None] = [None] * len(run.plan.swaps)  # the latest copies of each swap
@@ -175,7 +177,7 @@ class _Rank:
         return True
 
     def own_work(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return events and times of `RankStep` for the window that was measured."""
+        """Return events and times of `PublishedStep` for the window that was measured."""
         first, last = self.window
         count = 2 * len(self.rank.exchanges)
         events = tuple(event for event, _ in self._met[first * count : (first + 1) * count])

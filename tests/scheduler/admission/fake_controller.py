@@ -41,7 +41,7 @@ from indb_tensile.scheduler.plan import Infeasible, Plan
 from indb_tensile.scheduler.planner import JobPlan
 from indb_tensile.scheduler.policies.policy import Plans
 from indb_tensile.scheduler.timing.job_runs import Compute, Forecast
-from indb_tensile.scheduler.timing.rank_steps import RankStep
+from indb_tensile.scheduler.timing.rank_steps import PublishedStep
 from indb_tensile.scheduler.workload import Workload
 
 REGION = 1 << 20
@@ -210,11 +210,11 @@ class HalvingPlanner:
             for workload, plan in zip(workloads, plans, strict=True)
         )
 
-    def rank_step(self, workload: Workload, plan: JobPlan) -> RankStep:
+    def rank_step(self, workload: Workload, plan: JobPlan) -> PublishedStep:
         """Return a step that computes, and then makes the exchange of its graph, if there is one."""
         exchanges = any(operator.starts is not None for operator in workload.graphs[0].operators)
         events, rest = ((0, -1), (0, 0)) if exchanges else ((), ())
-        return RankStep(events=events, work_ns=(plan.forecast.iteration_ns, *rest), exchange_ns=(0,) * exchanges)
+        return PublishedStep(events=events, work_ns=(plan.forecast.iteration_ns, *rest), exchange_ns=(0,) * exchanges)
 
     def least_bytes(self, workload: Workload) -> int:
         return self.whole_bytes(workload) // (2 if self.swaps else 1)

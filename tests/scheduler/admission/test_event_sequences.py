@@ -27,7 +27,7 @@ from indb_tensile.scheduler.admission.events import (
 from indb_tensile.scheduler.admission.parking import bring_back, set_aside
 from indb_tensile.scheduler.admission.pool import JobStage, TrainerId
 from indb_tensile.scheduler.outgrown_operator import OutgrownOperator
-from indb_tensile.scheduler.timing.rank_steps import RankStep
+from indb_tensile.scheduler.timing.rank_steps import PublishedStep
 from tests.scheduler.admission.fake_controller import REGION, SlowPlannerController
 from tests.scheduler.admission.simulated_trainers import SimulatedTrainers
 
@@ -136,7 +136,7 @@ class EventSimulation(SimulatedTrainers):
             work_ns = tuple(self.data.draw(times) for _ in range(len(events) + 1))
             yields = self.data.draw(st.booleans())
             exchange_ns = (self.data.draw(times),) * (len(events) // 2)
-            step = RankStep(events=events, work_ns=work_ns, exchange_ns=exchange_ns, least_ns=1, yields=yields)
+            step = PublishedStep(events=events, work_ns=work_ns, exchange_ns=exchange_ns, least_ns=1, yields=yields)
             steps.append((rank, step))
         if members:
             self.send(RanksChange(claim=members[-1].job.claim, steps=tuple(steps)))

@@ -20,7 +20,7 @@ from indb_tensile.scheduler.completion.contention import Contention
 from indb_tensile.scheduler.graph import StepGraph
 from indb_tensile.scheduler.plan import Infeasible
 from indb_tensile.scheduler.planner import JobPlan
-from indb_tensile.scheduler.timing.rank_steps import RankStep
+from indb_tensile.scheduler.timing.rank_steps import PublishedStep
 from indb_tensile.scheduler.workload import Workload
 
 from .fake_controller import REGION, FakeController, HalvingPlanner, graph, job, measurement, orders_of_type
@@ -47,9 +47,9 @@ def rank(claimed: ClaimedJob, number: int = 0, ranks: int = 2) -> ClaimedJob:
     return replace(claimed, gang=ClaimedRank(rank=number, ranks=ranks, attempt_claim=ClaimToken(1)))
 
 
-def step_of(work_ns: int, exchange_ns: int = 0, **fields: object) -> RankStep:
+def step_of(work_ns: int, exchange_ns: int = 0, **fields: object) -> PublishedStep:
     """Return the step of another rank that computes and then exchanges."""
-    step = RankStep(events=(0, -1), work_ns=(work_ns, 0, 0), exchange_ns=(exchange_ns,))
+    step = PublishedStep(events=(0, -1), work_ns=(work_ns, 0, 0), exchange_ns=(exchange_ns,))
     return replace(step, **fields)  # type: ignore[arg-type]
 
 
@@ -71,7 +71,7 @@ def member_of(controller: FakeController, trainer: TrainerId) -> Member:
     return member
 
 
-def hear(controller: FakeController, trainer: TrainerId, *steps: RankStep) -> None:
+def hear(controller: FakeController, trainer: TrainerId, *steps: PublishedStep) -> None:
     """Let the rank know steps of the ranks from 1 on."""
     claim = member_of(controller, trainer).job.claim
     controller.send(RanksChange(claim=claim, steps=tuple(enumerate(steps, 1))))
@@ -144,7 +144,7 @@ def test_wait_for_another_rank_is_not_measured_as_this_ones_slowness() -> None:
     controller.send(report)
     assert true_latencies(member_of(controller, trainer)) == (900, 100, 2000), "nothing is known of rank 1"
     assert member_of(controller, trainer).alone_ns == 3000
-    hear(controller, trainer, RankStep(events=(0, -1), work_ns=(2900, 0, 0), exchange_ns=(100,), measured=True))
+    hear(controller, trainer, PublishedStep(events=(0, -1), work_ns=(2900, 0, 0), exchange_ns=(100,), measured=True))
     controller.send(report)
     member = member_of(controller, trainer)
     assert (member.corrected_ns, true_latencies(member), member.alone_ns) == ((900, 100, 2000), (900, 100, 100), 1100)

@@ -14,7 +14,7 @@ from indb_tensile.scheduler.plan import Plan, Swap
 from indb_tensile.scheduler.timing.rank_steps import (
     GangForecast,
     OtherRanks,
-    RankStep,
+    PublishedStep,
     exchange_times,
     iteration_together,
     latencies_without_waits,
@@ -25,14 +25,14 @@ from tests.scheduler.timing.test_simulate_ranks import STEADY, gangs, rank_of
 
 def step_of(
     before_ns: int, beside_ns: int, after_ns: int, exchange_ns: int = 0, *, measured: bool = False
-) -> RankStep:
+) -> PublishedStep:
     """Return a step with one exchange: work before it, beside it, and after it."""
-    return RankStep(
+    return PublishedStep(
         events=(0, -1), work_ns=(before_ns, beside_ns, after_ns), exchange_ns=(exchange_ns,), measured=measured
     )
 
 
-def numbered(*steps: RankStep) -> tuple[tuple[int, RankStep], ...]:
+def numbered(*steps: PublishedStep) -> tuple[tuple[int, PublishedStep], ...]:
     return tuple(enumerate(steps))
 
 
@@ -41,7 +41,7 @@ def test_all_take_as_long_as_the_slowest_rank_and_longer_where_each_is_late_at_a
     assert iteration_together(numbered(quick, slow)) == GangForecast(iteration_ns=500, slowest=1)
     assert iteration_together(numbered(quick, quick)) == GangForecast(iteration_ns=300, slowest=None)
     # both need 310 by themselves; together the first half takes 200, the second 100 + 200, and the exchange 10 twice
-    early = RankStep(events=(0, -1, 1, -2), work_ns=(200, 0, 100, 0, 0), exchange_ns=(10, 10))
+    early = PublishedStep(events=(0, -1, 1, -2), work_ns=(200, 0, 100, 0, 0), exchange_ns=(10, 10))
     late = replace(early, work_ns=(100, 0, 200, 0, 0))
     assert [each.alone_ns((10, 10)) for each in (early, late)] == [320, 320]
     assert iteration_together(numbered(early, late)) == GangForecast(iteration_ns=420, slowest=None)
@@ -76,7 +76,7 @@ def test_rank_that_waits_for_this_one_does_not_count_as_slow() -> None:
 
 
 def test_step_with_other_exchanges_is_left_out_of_the_forecast() -> None:
-    other = RankStep(events=(), work_ns=(500,), exchange_ns=())
+    other = PublishedStep(events=(), work_ns=(500,), exchange_ns=())
     own = step_of(100, 0, 0, 20)
     assert OtherRanks.of(((1, other),)).with_own(0, own) == ((0, own),)
     assert OtherRanks.of(((1, replace(own, measured=True)), (2, other))).steps == ((1, replace(own, measured=True)),)
@@ -98,7 +98,7 @@ def test_step_with_other_exchanges_is_left_out_of_the_forecast() -> None:
 def test_invalid_step_is_refused(changes: dict[str, object], message: str) -> None:
     fields = {"events": (0, -1), "work_ns": (1, 2, 3), "exchange_ns": (0,)}
     with pytest.raises(InvariantError, match=message):
-        RankStep(**(fields | changes))  # type: ignore[arg-type]
+        PublishedStep(**(fields | changes))  # type: ignore[arg-type]
 
 
 def test_copy_that_is_late_is_work_before_the_exchange() -> None:
@@ -106,7 +106,7 @@ def test_copy_that_is_late_is_work_before_the_exchange() -> None:
     away = Swap(tensor=TensorId(0), out_after=OpIndex(0), free_at=OpIndex(1), in_at=OpIndex(1), needed_by=OpIndex(1))
     link = Link(out_bytes_per_s=10**9, in_bytes_per_s=10**9, per_copy_ns=87)
     slow = replace(rank_of((100, 100, 100), Plan(policy="test", swaps=(away,))), link=link)
-    assert step_of_rank(slow) == RankStep(events=(0, -1), work_ns=(474, 100, 0), exchange_ns=(200,))
+    assert step_of_rank(slow) == PublishedStep(events=(0, -1), work_ns=(474, 100, 0), exchange_ns=(200,))
 
 
 @given(gangs(free=True))
@@ -175,7 +175,7 @@ def _longest(times: tuple[ExchangeTime, ...]) -> ExchangeTime:
 
 
 @st.composite
-def _steps(draw: st.DrawFn) -> tuple[tuple[int, RankStep], ...]:
+def _steps(draw: st.DrawFn) -> tuple[tuple[int, PublishedStep], ...]:
     """Draw the steps of some ranks, which exchange in one order."""
     count = draw(st.integers(0, 4))
     events: list[int] = []
@@ -195,7 +195,7 @@ def _steps(draw: st.DrawFn) -> tuple[tuple[int, RankStep], ...]:
         steps.append(
             (
                 rank,
-                RankStep(
+                PublishedStep(
                     events=tuple(events), work_ns=work_ns, exchange_ns=exchange_ns, measured=draw(st.booleans())
                 ),
             )

@@ -18,7 +18,7 @@ from indb_tensile.scheduler.plan import Infeasible, Plan
 from indb_tensile.scheduler.planner import JobPlan
 from indb_tensile.scheduler.policies.policy import Plans
 from indb_tensile.scheduler.timing.job_runs import Compute, Forecast
-from indb_tensile.scheduler.timing.rank_steps import RankStep
+from indb_tensile.scheduler.timing.rank_steps import PublishedStep
 from indb_tensile.scheduler.workload import Workload
 
 _POLICY = "trade-off "
@@ -87,10 +87,10 @@ class TracePlanner:
         pairs = zip(workloads, plans, strict=True)
         return tuple(self._job_plan(workload, plan_number(plan.plans)) for workload, plan in pairs)
 
-    def rank_step(self, workload: Workload, plan: JobPlan) -> RankStep:
+    def rank_step(self, workload: Workload, plan: JobPlan) -> PublishedStep:
         """Return a step that takes as long as the plan's forecast. The graphs of these jobs exchange nothing."""
         del workload
-        return RankStep(events=(), work_ns=(plan.forecast.iteration_ns,), exchange_ns=())
+        return PublishedStep(events=(), work_ns=(plan.forecast.iteration_ns,), exchange_ns=())
 
     def _point(self, workload: Workload, number: int) -> TradeOff:
         """Return a trade-off of the job for the latencies of the workload, which may contain contention."""
