@@ -286,7 +286,7 @@ class Runner:
         self._stage(program, (x, y))
         self._next.begin((x, y))
         rate = lr if self._rate is None else self._rate.fill_(lr)
-        self._state.whole = False
+        self._state.begin()
         with (
             naming_failed_operator(program, self._placer, self._check),
             self._excesses.noting(program),

@@ -26,8 +26,8 @@ class State:
     """The persistent storages of one job, by the ids that its graphs give them.
 
     `tensors` are the live values by name; their memory comes and goes. If a storage is cut into several `pieces`, its
-    bytes are in the pieces instead. The runner that moves the state owns `pieces`, `resident`, `host`, `valid` and
-    `seeds`. `steps` counts finished training iterations.
+    bytes are in the pieces instead. The runner that moves the state owns `pieces`, `resident`, `host`, `valid`,
+    `blank` and `seeds`. `steps` counts finished training iterations.
     """
 
     def __init__(self, stored: tuple[StoredTensor, ...], device: torch.device = HOST) -> None:
@@ -39,6 +39,7 @@ class State:
         self.host: dict[Piece, HostBuffer] = {}
         self.valid: set[Piece] = set()  # pieces whose host buffers hold the present bytes
         self.seeds: dict[Piece, torch.Tensor] = {}  # bytes of pieces without a place yet; a missing entry means zeros
+        self.blank: set[Piece] = set()  # pieces that nobody has written, so that all their bytes are zero everywhere
         self.lanes: Lanes | None = None
         self.steps = 0
         self.changed = False  # set by `load`: the runner must put the new bytes in place
@@ -112,6 +113,11 @@ class State:
         self.steps = int(values[STEPS_NAME])
         self.changed = True
 
+    def begin(self) -> None:
+        """Record that an iteration begins, which may write any piece. Until `whole` is set, exports are refused."""
+        self.whole = False
+        self.blank.clear()
+
     def flat(self, piece: Piece) -> torch.Tensor:
         """Return the elements of a piece as a flat tensor, whose memory comes and goes."""
         if piece not in self._flat:
@@ -128,18 +134,24 @@ class State:
 
     def cut(self, tensor: TensorId, pieces: tuple[Piece, ...]) -> None:
         """Cut a storage into other pieces. Resident pieces must be among the new pieces too."""
-        memory = torch.cat([self._piece_bytes(piece) for piece in self.pieces[tensor]])
+        blank = self.blank.issuperset(self.pieces[tensor])
+        memory = None if blank else torch.cat([self._piece_bytes(piece) for piece in self.pieces[tensor]])
         for piece in self.pieces[tensor]:
             self.valid.discard(piece)
             self.seeds.pop(piece, None)
+            self.blank.discard(piece)
         self.pieces[tensor] = pieces
-        self._put(tensor, memory)
+        if memory is None:
+            self.blank.update(pieces)
+        else:
+            self._put(tensor, memory)
 
     def _make(self, tensor: TensorId, stored_storage: StoredTensor) -> None:
         piece = whole(tensor, stored_storage.size_bytes)
         memory = torch.empty(stored_storage.size_bytes, dtype=torch.uint8, device=self.device)
         self.tensors.update({value.name: _value_in(memory, value) for value in stored_storage.values})
         self.pieces[tensor] = (piece,)
+        self.blank.add(piece)
         self._flat[piece] = memory
         memory.untyped_storage().resize_(0)
 
@@ -179,6 +191,7 @@ class State:
         """Set the bytes of a storage, wherever its pieces are."""
         for piece in self.pieces[tensor]:
             part = memory[piece.start_bytes : piece.stop_bytes]
+            self.blank.discard(piece)
             if piece in self.resident:
                 bytes_of(self.storage(piece)).copy_(part)
                 self.valid.discard(piece)

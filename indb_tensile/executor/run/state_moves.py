@@ -30,6 +30,8 @@ class StateMover:
     """Moves the pieces of a state. Between two programs, all leaving pieces go out before any piece comes in.
 
     A state's initial bytes reach the device through the host pool, or directly if the device's memory is the host's.
+    Before the first iteration the optimizer's state is zero, so it is set to zero where it is and not copied: of a
+    training with Adam that is two thirds of the state.
     """
 
     def __init__(self, device: Device, lanes: Lanes, state: State, placer: Placer, uploads: UploadBuffers) -> None:
@@ -102,7 +104,7 @@ class StateMover:
             self._exchange_buffers(returning)
         self._seed_buffers()
         for piece in sorted((program.pieces(program.timeline.copied) & state.resident) - state.valid):
-            self._copy_out(piece)
+            self._save_a_copy(piece)
         self._lanes.drain()
 
     def park(self, programs: tuple[Program, ...]) -> int:
@@ -283,10 +285,10 @@ class StateMover:
         if taken_bytes:
             self._device.move(0, taken_bytes)
         passing = {piece for piece in coming if piece not in state.host}
-        for batch in _batches(coming, lambda piece: self._passing_bytes([piece])):
+        for batch in _batches(coming, lambda piece: 0 if piece in state.blank else self._passing_bytes([piece])):
             for piece in batch:
                 self._placer.take(piece, state.storage(piece))
-                if self._device.is_host and piece not in state.valid:
+                if piece in state.blank or (self._device.is_host and piece not in state.valid):
                     self._seed_memory(piece)
                     continue
                 self._buffer(piece)
@@ -298,7 +300,7 @@ class StateMover:
                     self._drop_buffer(piece)
 
     def _seed_memory(self, piece: Piece) -> None:
-        """Write the initial bytes of a piece to the device's memory, if that is the host's."""
+        """Write a piece's initial bytes to the device's memory: zeros, or any if that memory is the host's."""
         memory, seed = bytes_of(self._state.storage(piece)), self._state.seeds.pop(piece, None)
         if seed is None:
             memory.zero_()
@@ -319,6 +321,14 @@ class StateMover:
             seed = torch.zeros(piece.size_bytes, dtype=torch.uint8)
         self._lanes.write(state.host[piece], seed)
         state.valid.add(piece)
+
+    def _save_a_copy(self, piece: Piece) -> None:
+        """Have the bytes of a resident piece in its host buffer, too. Zeros are written there directly."""
+        if piece in self._state.blank and not self._device.is_host:
+            self._buffer(piece)
+            self._seed_buffer(piece)
+        else:
+            self._copy_out(piece)
 
     def _copy_out(self, piece: Piece) -> Ticket:
         state = self._state

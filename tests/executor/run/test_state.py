@@ -2,12 +2,14 @@
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
 
 from indb_tensile.errors import DataError
 from indb_tensile.executor.capture.optimizer import OptimizerSettings
 from indb_tensile.executor.run.runner import Runner
-from indb_tensile.executor.run.state import State
+from indb_tensile.executor.run.state import STEPS_NAME, State, bytes_of
 from indb_tensile.scheduler.memory.peak import LIVENESS
 from tests.device.memory_device import MemoryDevice
 from tests.executor.conftest import prepared
@@ -110,3 +112,56 @@ def test_a_parameter_without_elements_has_no_storage_and_is_exported() -> None:
     assert [s.name for s in state.layout] == ["weight"]
     assert state.export()["empty"].shape == (0, 3)
     state.load(state.export())
+
+
+@pytest.mark.parametrize("is_host", [False, True])
+def test_the_optimizers_first_zeros_are_not_copied_to_the_device(is_host: bool) -> None:
+    job, steps = prepared("cnn")
+    device, state = MemoryDevice(is_host=is_host), job.state()
+    module_bytes = sum(value.nbytes for value in job.module.state_dict().values())
+    state_bytes = sum(stored.size_bytes for stored in state.layout)
+    assert state_bytes > 2 * module_bytes, "with Adam"
+    runner = Runner(device, state, steps)
+    runner.adopt((LIVENESS,) * 3, 1)
+    assert device.copied_bytes == (0 if is_host else module_bytes)
+    runner.train(*job.batches[0], 0.1)
+    copied_bytes = device.copied_bytes
+    runner.park()
+    runner.adopt((LIVENESS,) * 3, 2)
+    assert device.copied_bytes - copied_bytes >= 2 * state_bytes, "once written, the state moves as a whole"
+
+
+@given(
+    changes=st.lists(st.tuples(st.sampled_from(["plan", "train", "park", "load"]), st.integers(0, 99)), max_size=8)
+)
+@settings(deadline=None)
+@pytest.mark.parametrize("is_host", [False, True])
+def test_blank_pieces_are_zero_wherever_they_are(is_host: bool, changes: list[tuple[str, int]]) -> None:
+    job, steps = prepared("mlp")
+    device, state = MemoryDevice(is_host=is_host), job.state()
+    reference = job.state()
+    runner, plain = Runner(device, state, steps), Runner(MemoryDevice(), reference, steps)
+    plain.adopt((LIVENESS,) * 3, 1)
+    runner.adopt((LIVENESS,) * 3, 1)
+    for change, number in changes:
+        match change:
+            case "train":
+                for each in (runner, plain):
+                    each.train(*job.batches[number % len(job.batches)], 0.1)
+            case "load":
+                values = {
+                    name: v if name == STEPS_NAME else (torch.ones_like(v) * (number % 2)).to(v.dtype)
+                    for name, v in reference.export().items()
+                }
+                state.load(values)
+                reference.load(values)
+            case _:
+                if change == "park":
+                    runner.park()
+                runner.adopt(tuple(random_plan(step.graph, number, share=1.0) for step in steps), 2)
+        device.settle()
+        exported, expected = state.export(), reference.export()
+        assert all(torch.equal(exported[name], value) for name, value in expected.items())
+        for piece in state.blank:
+            if piece in state.resident:
+                assert not bytes_of(state.storage(piece)).any()
