@@ -11,6 +11,7 @@ alone, correct the contention of k jobs.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from math import inf
 
 from indb_tensile.job import JobId
 from indb_tensile.scheduler.admission.decision import Decision, planned
@@ -414,6 +415,18 @@ def _foreseen_operators_ns(member: Member, plan: JobPlan) -> float:
     computed = ((k, parts) for k, parts in runs if operators[k].stage is not Stage.UPLOAD)
     executed_ns = sum(latency_ns[k] / parts for k, parts in computed)
     return compute_ns * sum(latency_ns) / executed_ns if executed_ns else compute_ns
+
+
+def gains_by(member: Member, has_bytes: int, more_bytes: int) -> bool:
+    """Return whether a plan with so much more memory than the job has would be clearly faster, by its trade-offs.
+
+    True if these are not known.
+    """
+
+    def shortest_ns(size_bytes: int) -> float:
+        return min((point.iteration_ns for point in member.trade_offs if point.peak_bytes <= size_bytes), default=inf)
+
+    return not member.trade_offs or shortest_ns(has_bytes + more_bytes) < (1 - MARGIN) * shortest_ns(has_bytes)
 
 
 def scaled_by(point: TradeOff, ratio: float) -> TradeOff:

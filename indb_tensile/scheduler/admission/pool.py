@@ -371,6 +371,11 @@ class Pool:
         return max(0, self.whole(self.budget_bytes) - self.held_bytes - pooled_bytes)
 
     @property
+    def returning_bytes(self) -> int:
+        """The bytes beyond lowered grants: they are free as soon as trainers and ledger have given them back."""
+        return self.held_bytes - self.granted_bytes
+
+    @property
     def lent_bytes(self) -> int:
         """The bytes that running jobs are lent for their next batches, and give back when others need them."""
         return sum(member.lent_bytes for member in self.at(JobStage.RUNNING))

@@ -13,7 +13,7 @@ from indb_tensile.scheduler.admission.admission_orders import (
     AskPlanner,
 )
 from indb_tensile.scheduler.admission.calibration_room import calibrate, make_room
-from indb_tensile.scheduler.admission.completion_rule import StartRule, with_trade_offs
+from indb_tensile.scheduler.admission.completion_rule import StartRule, gains_by, with_trade_offs
 from indb_tensile.scheduler.admission.decision import Decision, planned
 from indb_tensile.scheduler.admission.fair_turns import (
     foretold_fair_ends_ns,
@@ -28,6 +28,7 @@ from indb_tensile.scheduler.admission.plan_targets import (
     end_member,
     fit_members,
     held_bytes,
+    promise_bytes,
     promised_bytes,
     reserved_bytes,
     send_plans,
@@ -296,12 +297,13 @@ def _up_to_holder(pool: Pool, waiting: list[Member]) -> list[Member]:
 
 
 def _admit_into_free_memory(decision: Decision, head: Member, reason: PlanReason, rule: StartRule | None) -> bool:
-    """Let the job in beside plans that stay as they are, if all the memory that it can use is free, and it would keep
-    that memory in the next division. Return True if it was let in.
+    """Let the job in beside plans that stay as they are, if all the memory that it can use is free or is being given
+    back, and it would keep that memory in the next division. Return True if it was let in.
 
-    So a small job need not wait until the large ones are planned anew, which takes up to a second.
+    So a job need not wait until others are planned anew, which takes up to a second. These keep their plans, unless
+    some of them could use what is left.
     """
-    pool_bytes = decision.pool.free_bytes + decision.pool.lent_bytes
+    pool_bytes = decision.pool.free_bytes + decision.pool.lent_bytes + decision.pool.returning_bytes
     free_bytes = min(pool_bytes, decision.pool.budget_bytes - promised_bytes(decision.pool))
     if rule is None or not head.trade_offs or decision.pool.regions(head.trade_offs[0].peak_bytes) > free_bytes:
         return False
@@ -317,7 +319,9 @@ def _admit_into_free_memory(decision: Decision, head: Member, reason: PlanReason
     set_targets(decision, (head,), plans, reason)
     decision.pool = replace(decision.pool, improvable=bool(running))
     _count_overtaking(decision, head)
-    decision.plan_anew(reason)  # the running jobs may have more memory now, and the next job may fit as well
+    left_bytes = decision.pool.budget_bytes - promised_bytes(decision.pool)
+    gains = any(gains_by(m, promise_bytes(m), left_bytes) for m in running)
+    decision.plan_anew(reason if gains else PlanReason.START)  # the next job may fit as well
     return True
 
 
