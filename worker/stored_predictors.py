@@ -2,7 +2,8 @@
 
 from indb_tensile.catalog.models import StoredVersion
 from indb_tensile.errors import DatabaseError
-from indb_tensile.learning.models.artifacts import ModelBundle, ModelPredictor
+from indb_tensile.learning.models.artifacts import ModelBundle
+from indb_tensile.learning.models.model_predictor import ModelPredictor
 from indb_tensile.learning.models.stored_model_check import check_imported_model
 
 from .catalog_networks import registered

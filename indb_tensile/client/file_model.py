@@ -17,7 +17,7 @@ from indb_tensile.errors import DatabaseError, RequestError, UnsupportedError
 
 if TYPE_CHECKING:
     from indb_tensile.client.sync_client import Tensile
-    from indb_tensile.learning.models.artifacts import ModelPredictor, Prediction
+    from indb_tensile.learning.models.model_predictor import ModelPredictor, Prediction
 
 _PICKLED = (".pt", ".pth", ".pt2", ".pkl", ".bin", ".ckpt")
 
@@ -156,7 +156,7 @@ def check_suffix_of_model(path: Path) -> None:
 
 def checked_predictor(name: str, file: ModelFile) -> "ModelPredictor":
     """Check the model of a file and build it. Raises RequestError for one that this version does not read."""
-    from indb_tensile.learning.models.artifacts import ModelPredictor
+    from indb_tensile.learning.models.model_predictor import ModelPredictor
     from indb_tensile.learning.models.stored_model_check import check_stored_model
 
     try:

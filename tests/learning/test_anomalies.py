@@ -11,7 +11,8 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 from indb_tensile.errors import DataError, RequestError
 from indb_tensile.job import JobSpec, Relation, Task
 from indb_tensile.learning.encoding.anomaly_scale import AnomalyScale, label_metrics
-from indb_tensile.learning.models.artifacts import ModelBundle, ModelPredictor
+from indb_tensile.learning.models.artifacts import ModelBundle
+from indb_tensile.learning.models.model_predictor import ModelPredictor
 from indb_tensile.learning.networks.architectures import build
 from indb_tensile.learning.storage.columns import TableData
 from indb_tensile.learning.training.boosted_baseline import BaselineRows, baseline_figure, why_no_baseline

@@ -10,7 +10,8 @@ import torch
 
 from indb_tensile.errors import DatabaseError, MissingError, RequestError
 from indb_tensile.job import Task
-from indb_tensile.learning.models.artifacts import Checkpoint, ModelPredictor, pack, unpack
+from indb_tensile.learning.models.artifacts import Checkpoint, pack, unpack
+from indb_tensile.learning.models.model_predictor import ModelPredictor
 from indb_tensile.learning.relation import datasets
 from indb_tensile.learning.training.preparation import assemble
 from indb_tensile.learning.training.prepared_training import Prepared

@@ -9,7 +9,8 @@ import torch
 from indb_tensile.bench.harness.tables.sample_tables import make_table
 from indb_tensile.errors import RequestError
 from indb_tensile.job import JobSpec, Relation, Task
-from indb_tensile.learning.models.artifacts import ModelBundle, ModelPredictor
+from indb_tensile.learning.models.artifacts import ModelBundle
+from indb_tensile.learning.models.model_predictor import ModelPredictor
 from indb_tensile.learning.networks import architectures
 from indb_tensile.learning.networks.ensemble import Ensemble, EnsembleLoss
 from indb_tensile.learning.networks.hyperparams import settings_of

@@ -13,7 +13,8 @@ from sklearn.linear_model import Ridge
 from indb_tensile.bench.harness.tables.sample_tables import make_table
 from indb_tensile.errors import DatabaseError, DataError
 from indb_tensile.job import JobSpec, Relation, Task
-from indb_tensile.learning.models.artifacts import ModelBundle, ModelPredictor
+from indb_tensile.learning.models.artifacts import ModelBundle
+from indb_tensile.learning.models.model_predictor import ModelPredictor
 from indb_tensile.learning.networks import architectures
 from indb_tensile.learning.networks.estimators import Estimator, require_memory
 from indb_tensile.learning.reports.held_out_importance import stored_importance

@@ -13,7 +13,7 @@ from indb_tensile.errors import DataError, RequestError
 from indb_tensile.job import Task
 from indb_tensile.learning.batches.batch_sources import TrainingSources, ordered_sources
 from indb_tensile.learning.encoding.image_faults import SkippedRows
-from indb_tensile.learning.models.artifacts import ModelPredictor
+from indb_tensile.learning.models.model_predictor import ModelPredictor
 from indb_tensile.learning.storage.columns import TableData
 from indb_tensile.learning.training.preparation import assemble
 from indb_tensile.learning.training.prepared_training import Prepared

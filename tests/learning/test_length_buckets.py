@@ -18,7 +18,7 @@ from indb_tensile.learning.batches.batch_prefetch import BatchPrefetcher
 from indb_tensile.learning.batches.batch_sources import TrainingSources
 from indb_tensile.learning.batches.length_buckets import LengthBuckets, choose_lengths, length_buckets
 from indb_tensile.learning.encoding.encoded_parts import Part
-from indb_tensile.learning.models.artifacts import ModelPredictor
+from indb_tensile.learning.models.model_predictor import ModelPredictor
 from indb_tensile.learning.networks.cut_texts import CutColumn, passes_of_short_rows
 from indb_tensile.learning.networks.hyperparams import TrainingSettings
 from indb_tensile.learning.networks.token_networks import cut_lengths

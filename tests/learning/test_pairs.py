@@ -19,7 +19,8 @@ from indb_tensile.learning.encoding.pair_encoding import (
     popularity_metrics,
 )
 from indb_tensile.learning.encoding.side_recipe import of_features
-from indb_tensile.learning.models.artifacts import ModelBundle, ModelPredictor
+from indb_tensile.learning.models.artifacts import ModelBundle
+from indb_tensile.learning.models.model_predictor import ModelPredictor
 from indb_tensile.learning.networks.two_towers import InBatchSoftmax, TwoTowers
 from indb_tensile.learning.storage.columns import TableData
 from indb_tensile.learning.training.preparation import assemble

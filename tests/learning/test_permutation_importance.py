@@ -13,7 +13,7 @@ from indb_tensile.learning.evaluation.permutation_importance import (
     permuted_columns,
 )
 from indb_tensile.learning.evaluation.single_metric import single_metric
-from indb_tensile.learning.models.artifacts import ModelPredictor
+from indb_tensile.learning.models.model_predictor import ModelPredictor
 from indb_tensile.learning.reports import held_out_importance
 from indb_tensile.learning.reports.held_out_importance import stored_importance
 from indb_tensile.learning.storage.row_sample import RowSample

@@ -12,7 +12,8 @@ from indb_tensile.bench.harness.networks.tiny_networks import tiny_network
 from indb_tensile.errors import DatabaseError, RequestError
 from indb_tensile.executor.capture.optimizer import OptimizerSettings
 from indb_tensile.executor.capture.step_capture import CapturedStep, capture_training
-from indb_tensile.learning.models.artifacts import ModelBundle, ModelPredictor
+from indb_tensile.learning.models.artifacts import ModelBundle
+from indb_tensile.learning.models.model_predictor import ModelPredictor
 from indb_tensile.learning.networks.architectures import stored_names
 from indb_tensile.learning.networks.hyperparams import settings_of
 from indb_tensile.learning.networks.pretrained_vectors import PretrainedVectors

@@ -19,8 +19,9 @@ from indb_tensile.learning.encoding.target_columns import combined
 from indb_tensile.learning.encoding.targets import LinkFunction, TargetEncoding, fit_target, labeled
 from indb_tensile.learning.evaluation.model_metrics import evaluate
 from indb_tensile.learning.metrics import vector_metrics
-from indb_tensile.learning.models.artifacts import ModelBundle, ModelPredictor
+from indb_tensile.learning.models.artifacts import ModelBundle
 from indb_tensile.learning.models.comparison import why_incomparable
+from indb_tensile.learning.models.model_predictor import ModelPredictor
 from indb_tensile.learning.storage.coded_texts import CodedTexts, TextCodes
 from indb_tensile.learning.storage.columns import ColumnData, ColumnKind
 from indb_tensile.learning.storage.row_storage import FileStorage

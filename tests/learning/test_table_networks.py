@@ -12,7 +12,8 @@ from torch import nn
 from indb_tensile.bench.harness.tables.sample_tables import make_table
 from indb_tensile.errors import RequestError
 from indb_tensile.job import JobSpec, Relation, Task
-from indb_tensile.learning.models.artifacts import ModelBundle, ModelPredictor
+from indb_tensile.learning.models.artifacts import ModelBundle
+from indb_tensile.learning.models.model_predictor import ModelPredictor
 from indb_tensile.learning.networks.architectures import build, without_layout
 from indb_tensile.learning.networks.row_embeddings import CategoryEmbedding, PiecewiseLinearEmbedding, fit_embeddings
 from indb_tensile.learning.networks.tabm import MemberLoss, TabM

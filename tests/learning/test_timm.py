@@ -13,7 +13,7 @@ import torch
 
 from indb_tensile.bench.harness.exactness.timm_networks import missing_package
 from indb_tensile.errors import RequestError, UnsupportedError
-from indb_tensile.learning.models.artifacts import ModelPredictor
+from indb_tensile.learning.models.model_predictor import ModelPredictor
 from indb_tensile.learning.networks.architectures import build
 from indb_tensile.learning.training.preparation import assemble
 from indb_tensile.learning.training.prepared_training import Prepared

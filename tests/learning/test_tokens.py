@@ -15,7 +15,7 @@ from indb_tensile.learning.decoding.jsonrows import column_of
 from indb_tensile.learning.encoding import tokens
 from indb_tensile.learning.encoding.preprocessor import Preprocessor
 from indb_tensile.learning.encoding.tokens import MISSING, Tokens
-from indb_tensile.learning.models.artifacts import ModelPredictor
+from indb_tensile.learning.models.model_predictor import ModelPredictor
 from indb_tensile.learning.networks.architectures import build
 from indb_tensile.learning.storage.columns import ColumnKind, ColumnRows, TableData
 from indb_tensile.learning.training.preparation import assemble

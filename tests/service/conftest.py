@@ -19,7 +19,7 @@ from indb_tensile.catalog.reader_connection import open_reader
 from indb_tensile.cluster import Cluster
 from indb_tensile.controller.fork_client import ForkedProcess, ForkServer
 from indb_tensile.job import ClaimedJob, ModelVersionId, WorkerId
-from indb_tensile.learning.models.artifacts import ModelPredictor
+from indb_tensile.learning.models.model_predictor import ModelPredictor
 from indb_tensile.learning.training.preparation import prepare
 from indb_tensile.learning.training.prepared_training import Prepared
 from tests.conftest import Database, fresh_database

@@ -3,7 +3,7 @@
 import math
 
 from indb_tensile.job import Task
-from indb_tensile.learning.models.artifacts import ModelPredictor
+from indb_tensile.learning.models.model_predictor import ModelPredictor
 from indb_tensile.learning.training.preparation import assemble
 from tests.learning.tables import bundle, spec, table
 from worker.serving.answers import Answers

@@ -10,7 +10,8 @@ import pytest
 from indb_tensile.errors import RequestError
 from indb_tensile.job import ModelVersionId, Task
 from indb_tensile.learning.encoding.baseline_input import baseline_input
-from indb_tensile.learning.models.artifacts import ModelBundle, ModelPredictor
+from indb_tensile.learning.models.artifacts import ModelBundle
+from indb_tensile.learning.models.model_predictor import ModelPredictor
 from indb_tensile.learning.training.preparation import assemble
 from indb_tensile.learning.training.prepared_training import Prepared
 from indb_tensile.request.network_rules import ARCHITECTURES

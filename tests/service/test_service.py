@@ -21,7 +21,7 @@ from indb_tensile.job import Task
 from indb_tensile.learning.evaluation.class_figures import calibration_rows, confusion_rows, roc_rows
 from indb_tensile.learning.evaluation.permutation_importance import permutation_importance
 from indb_tensile.learning.evaluation.single_metric import single_metric
-from indb_tensile.learning.models.artifacts import ModelPredictor
+from indb_tensile.learning.models.model_predictor import ModelPredictor
 from tests.conftest import Database, fresh_database
 from worker import service as program
 

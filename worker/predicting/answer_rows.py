@@ -15,7 +15,7 @@ from indb_tensile.learning.decoding.copyrows import Run, Segment
 from indb_tensile.learning.encoding.label_texts import label_sets
 from indb_tensile.learning.evaluation.model_metrics import label_probabilities, probabilities
 from indb_tensile.learning.evaluation.probability_texts import probability_texts, value_texts
-from indb_tensile.learning.models.artifacts import ModelPredictor
+from indb_tensile.learning.models.model_predictor import ModelPredictor
 
 HEADER = SIGNATURE + bytes(8)
 TRAILER = b"\xff\xff"

@@ -8,7 +8,7 @@ from indb_tensile.errors import RequestError
 from indb_tensile.learning.decoding.copybinary import Fields, SegmentDecoder
 from indb_tensile.learning.decoding.copyrows import Segment, grouped
 from indb_tensile.learning.evaluation.input_bins import InputCounter
-from indb_tensile.learning.models.artifacts import ModelPredictor
+from indb_tensile.learning.models.model_predictor import ModelPredictor
 from indb_tensile.learning.relation.relation_scan import ScannedColumns
 from indb_tensile.learning.storage.columns import ColumnData
 

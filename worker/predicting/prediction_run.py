@@ -21,7 +21,7 @@ from indb_tensile.job import ClaimedJob, ModelVersionId, PredictInto, SnapshotTa
 from indb_tensile.learning.decoding.copybinary import Fields, SegmentSink
 from indb_tensile.learning.decoding.copyrows import Segment
 from indb_tensile.learning.evaluation.input_bins import InputCounter, read_bins
-from indb_tensile.learning.models.artifacts import ModelPredictor
+from indb_tensile.learning.models.model_predictor import ModelPredictor
 from indb_tensile.learning.relation.relation_scan import ScannedColumns, scan
 from indb_tensile.messages import TrainerLink
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from indb_tensile.errors import RequestError
 from indb_tensile.job import Task
-from indb_tensile.learning.models.artifacts import ModelPredictor, Prediction
+from indb_tensile.learning.models.model_predictor import ModelPredictor, Prediction
 
 from .requests import PredictionKind
 

@@ -31,8 +31,8 @@ from indb_tensile.learning.evaluation.probability_texts import probability_texts
 from indb_tensile.learning.evaluation.shapley_values import ShapleyGame, shapley_game
 from indb_tensile.learning.evaluation.single_label import LABEL_METRICS
 from indb_tensile.learning.evaluation.single_metric import single_metric
-from indb_tensile.learning.models.artifacts import ModelPredictor, Prediction
 from indb_tensile.learning.models.forecaster import Forecaster, SeriesRow
+from indb_tensile.learning.models.model_predictor import ModelPredictor, Prediction
 from indb_tensile.learning.storage.columns import Columns
 from indb_tensile.learning.storage.encoded_rows import EncodedRows
 from indb_tensile.request.abbreviation import shown

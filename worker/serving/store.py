@@ -26,7 +26,7 @@ from indb_tensile.device.trainer_footprint import FIRST_NCCL_BYTES
 from indb_tensile.errors import DatabaseError, UnavailableError
 from indb_tensile.executor.latency import latency_predictor
 from indb_tensile.job import ModelVersionId
-from indb_tensile.learning.models.artifacts import ModelPredictor
+from indb_tensile.learning.models.model_predictor import ModelPredictor
 from indb_tensile.learning.networks.registered_network import RegisteredNetwork
 from indb_tensile.scheduler.admission.outlook import Outlook
 from indb_tensile.scheduler.timing.network_times import GangNetwork

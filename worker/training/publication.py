@@ -23,8 +23,9 @@ from indb_tensile.learning.evaluation.class_figures import stored_figures
 from indb_tensile.learning.evaluation.model_metrics import HIGHER_IS_BETTER, evaluate
 from indb_tensile.learning.evaluation.output_report import output_report
 from indb_tensile.learning.forecasting.forecast_table import ForecastRows, step_rows
-from indb_tensile.learning.models.artifacts import ModelBundle, ModelPredictor
+from indb_tensile.learning.models.artifacts import ModelBundle
 from indb_tensile.learning.models.comparison import why_incomparable, why_other_forecast
+from indb_tensile.learning.models.model_predictor import ModelPredictor
 from indb_tensile.learning.reports.datareport import Fact
 from indb_tensile.learning.reports.held_out_importance import stored_importance
 from indb_tensile.learning.reports.pair_report import report_popularity

@@ -39,7 +39,7 @@ from indb_tensile.catalog.connection import Connection, connect
 from indb_tensile.catalog.queries import parse
 from indb_tensile.config import MIB
 from indb_tensile.errors import TensileError
-from indb_tensile.learning.models.artifacts import ModelPredictor
+from indb_tensile.learning.models.model_predictor import ModelPredictor
 
 PURPOSE = "tensile bench predict"
 _COLUMNS = tuple(f"f{number}" for number in range(20))

@@ -12,7 +12,7 @@ from indb_tensile.learning.encoding.forecast_encoding import ErrorSums
 from indb_tensile.learning.forecasting.forecast_recipe import ForecastRecipe
 from indb_tensile.learning.forecasting.series_grid import Matrix, SeriesGrid, filled_known, make_grid, require_times
 from indb_tensile.learning.forecasting.windows import Origins, naive_errors, packed_targets
-from indb_tensile.learning.models.artifacts import ModelPredictor
+from indb_tensile.learning.models.model_predictor import ModelPredictor
 from indb_tensile.learning.storage.columns import ColumnData
 
 _MOST_ORIGINS = 2_000  # most origins of one series that are evaluated; of more, evenly spaced ones are

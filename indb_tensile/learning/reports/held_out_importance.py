@@ -10,7 +10,8 @@ import numpy as np
 
 from indb_tensile.learning.evaluation.permutation_importance import permutation_importance
 from indb_tensile.learning.evaluation.single_metric import single_metric
-from indb_tensile.learning.models.artifacts import ModelBundle, ModelPredictor
+from indb_tensile.learning.models.artifacts import ModelBundle
+from indb_tensile.learning.models.model_predictor import ModelPredictor
 from indb_tensile.learning.networks import architectures
 from indb_tensile.learning.storage.columns import Columns
 from indb_tensile.request.estimator_rules import is_estimator

@@ -8,7 +8,7 @@ from psycopg import sql
 from indb_tensile.catalog.connection import Connection
 from indb_tensile.learning.decoding.copybinary import BLOCK_BYTES, SIGNATURE, CopyDecoder
 from indb_tensile.learning.decoding.copystream import blocks
-from indb_tensile.learning.models.artifacts import ModelPredictor
+from indb_tensile.learning.models.model_predictor import ModelPredictor
 from indb_tensile.learning.storage.columns import ColumnData, ColumnKind, CopyEncoding
 
 _ANSWER = np.dtype([("fields", ">i2"), ("id bytes", ">i4"), ("id", ">i8"), ("value bytes", ">i4"), ("value", ">f8")])

@@ -16,7 +16,8 @@ from indb_tensile.bench.harness.tables.debian_descriptions import section_table
 from indb_tensile.bench.harness.tables.sample_tables import SampleTable
 from indb_tensile.bench.harness.trainings.table_trainings import specify, train
 from indb_tensile.bench.harness.trainings.text_pretraining import NAME, TOKENS
-from indb_tensile.learning.models.artifacts import ModelBundle, ModelPredictor, pack
+from indb_tensile.learning.models.artifacts import ModelBundle, pack
+from indb_tensile.learning.models.model_predictor import ModelPredictor
 from indb_tensile.learning.networks.registered_network import RegisteredNetwork
 from indb_tensile.learning.training.preparation import assemble
 from indb_tensile.learning.training.prepared_training import Prepared
