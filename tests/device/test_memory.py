@@ -1,7 +1,7 @@
 """The ledger's count of device memory equals the allocations of torch, byte for byte."""
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -31,6 +31,18 @@ CHOICES: dict[str, Callable[[StepGraph], Plan]] = {
     "repeated and delayed operators": lambda graph: random_rewritten_plan(graph, 4, share=0.0),
     "repeated and delayed operators, every swap": lambda graph: random_rewritten_plan(graph, 5, share=1.0),
 }
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Run with one thread, as the executor's tests do, which share calibrated steps with these in one process.
+
+    The workspace of a convolution depends on the number of threads.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 class Watched(MemoryDevice):
