@@ -9,8 +9,9 @@ Iterations with exchanges take turns with those without, on all ranks at once. W
 their difference. It does not depend on how fast the machine happens to be, nor on how exactly the products take the
 operators' time.
 
-All tensors are in one block of memory, and exchanges that need more of it than there is overlap in it: the values do
-not matter. The block is larger than the caches, and each exchange has another part of it than the one before.
+All tensors are in one block of memory. Those of one exchange do not overlap, and exchanges that together need more
+than there is share it: the values do not matter. The block is larger than the caches, and each exchange has another
+part of it than the one before.
 """
 
 from collections.abc import Callable, Sequence
@@ -74,7 +75,7 @@ def rehearse(
 ) -> Rehearsal | None:
     """Rehearse the exchanges of this step, whose operators take `own_ns` each. All ranks call it together.
 
-    Returns None on all ranks if a tensor of an exchange is larger than the room on one, or the step takes long.
+    Returns None on all ranks if an exchange does not fit into the room on one, or the step takes long.
     """
     parts = _parts(step, own_ns, room_bytes)
     refused = parts is None or sum(part.compute_ns for part in parts) > LONGEST_NS
@@ -93,7 +94,7 @@ class _Part:
 
 
 def _parts(step: CapturedStep, own_ns: Sequence[int], room_bytes: int) -> list[_Part] | None:
-    """Return the parts of the step in the captured order; None if a tensor of an exchange is larger than the room."""
+    """Return the parts of the step in the captured order; None if an exchange does not fit into the room."""
     room = _Room(step, room_bytes)
     parts, compute_ns = [], 0
     for own, operator, ns in zip(step.steps, step.graph.operators, own_ns, strict=True):
@@ -119,13 +120,14 @@ class _Room:
         self._taken: dict[StorageKey, torch.Tensor] = {}  # of the call at hand
 
     def holds(self, call: Call) -> bool:
-        """Return whether each tensor of this call is within the room."""
-        storages = {self._step.values[ref.name].storage for ref in refs((call.args, call.kwargs))}
-        return all(self._size_bytes(storage) <= len(self._memory) for storage in storages)
+        """Return whether the room has place for all tensors of this call at once."""
+        return self._needed_bytes(call) <= len(self._memory)
 
     def arguments(self, call: Call) -> tuple[Any, Any]:
-        """Return the positional and keyword arguments of the call."""
+        """Return the positional and keyword arguments of the call, whose tensors do not overlap."""
         self._taken = {}
+        if self._end + self._needed_bytes(call) > len(self._memory):
+            self._end = 0
         return self._make(call.args), self._make(call.kwargs)
 
     def _make(self, item: Any) -> Any:
@@ -146,13 +148,20 @@ class _Room:
         return whole.as_strided(shape.shape, shape.stride, whole.storage_offset() + shape.offset)
 
     def _take(self, size_bytes: int) -> torch.Tensor:
-        begin = self._end if self._end + size_bytes <= len(self._memory) else 0
-        self._end = -(-(begin + size_bytes) // _ALIGN_BYTES) * _ALIGN_BYTES
+        begin, self._end = self._end, self._end + _aligned(size_bytes)
         return self._memory[begin : begin + size_bytes]
+
+    def _needed_bytes(self, call: Call) -> int:
+        storages = {self._step.values[ref.name].storage for ref in refs((call.args, call.kwargs))}
+        return sum(_aligned(self._size_bytes(storage)) for storage in storages)
 
     def _size_bytes(self, storage: StorageKey) -> int:
         tensor = self._step.tensor_of.get(storage)
         return 0 if tensor is None else self._step.graph.tensors[tensor].size_bytes
+
+
+def _aligned(size_bytes: int) -> int:
+    return -(-size_bytes // _ALIGN_BYTES) * _ALIGN_BYTES
 
 
 _Action = tuple[int, Callable[[], Any] | None]  # so many products, and then the operator of an exchange

@@ -134,6 +134,26 @@ def test_no_rank_rehearses_if_one_of_them_cannot(room_bytes: int, operator_ns: i
     on_ranks(2, run)
 
 
+@pytest.mark.parametrize("reduce", Reduce)
+@pytest.mark.parametrize("divides_state", [False, True], ids=["whole", "divided"])
+def test_rehearsal_in_any_room_is_made_or_refused_and_no_tensors_of_an_exchange_overlap(
+    reduce: Reduce, divides_state: bool
+) -> None:
+    """Torch refuses to add tensors that share some of their memory."""
+    job = job_of("mlp", 0, DEFAULTS, PARTS)
+    shares = [RankShare(rank=r, ranks=2, reduce=reduce, divides_state=divides_state) for r in range(2)]
+    steps = [steps_of(job, share)[0] for share in shares]
+    rooms = [1 << exponent for exponent in range(8, 17)]
+
+    def run(rank: int, group: RankGroup) -> list[bool]:
+        step = steps[rank]
+        return [rehearse(group, step, latency_ns(step, 20_000), room_bytes=room) is not None for room in rooms]
+
+    first, second = on_ranks(2, run)
+    assert first == second == sorted(first)
+    assert set(first) == {False, True}
+
+
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_rank_that_goes_in_a_rehearsal_is_noticed_by_the_others(ranks: int) -> None:
     job = job_of("mlp", 0, DEFAULTS, PARTS)
