@@ -31,7 +31,7 @@ from indb_tensile.scheduler.admission.pool import (
     Pool,
     Target,
 )
-from indb_tensile.scheduler.admission.region_fit import fit, grant_of
+from indb_tensile.scheduler.admission.region_fit import beside, fit, grant_of
 from indb_tensile.scheduler.host_memory import host_bytes
 from indb_tensile.scheduler.plan import Infeasible
 from indb_tensile.scheduler.planner import JobPlan
@@ -59,8 +59,37 @@ def _awaits_loan(pool: Pool, member: Member) -> bool:
 def fit_members(
     decision: Decision, members: tuple[Member, ...], budget_bytes: int
 ) -> tuple[JobPlan, ...] | Infeasible:
-    """Return plans for these members that fit into the budget together."""
-    return fit(decision.planner, decision.pool, tuple(planned(m) for m in members), budget_bytes=budget_bytes)
+    """Return plans for these members that fit into the budget together: those of an equal set that was planned
+    before, or else the planner's, which are remembered.
+    """
+    pool, workloads = decision.pool, tuple(planned(m) for m in members)
+    followed = [m.plan if m.target is None else m.target.plan for m in members]
+    known = pool.plans.of(workloads, followed, budget_bytes=budget_bytes, most_drift=pool.drift_threshold)
+    if known is not None and _fit_host_pool(pool, members, known):
+        return decision.planner.foresee(tuple(beside(pool, w) for w in workloads), known)
+    plans = fit(decision.planner, pool, workloads, budget_bytes=budget_bytes)
+    if not isinstance(plans, Infeasible):
+        remember_plans(decision, members, plans, budget_bytes)
+    return plans
+
+
+def remember_plans(
+    decision: Decision, members: tuple[Member, ...], plans: tuple[JobPlan, ...], budget_bytes: int
+) -> None:
+    """Remember these plans for sets of equal jobs in the same memory."""
+    known = decision.pool.plans.with_those_of([planned(m) for m in members], plans, budget_bytes=budget_bytes)
+    decision.pool = replace(decision.pool, plans=known)
+
+
+def _fit_host_pool(pool: Pool, members: tuple[Member, ...], plans: tuple[JobPlan, ...]) -> bool:
+    """Return whether these plans have room in the host pool beside what the other members have there."""
+    if pool.host_pool_bytes is None:
+        return True
+    jobs = {member.job.job for member in members}
+    others_bytes = sum(m.host_bytes for m in pool.members if m.job.job not in jobs)
+    pairs = zip(members, plans, strict=True)
+    own_bytes = sum(max(m.host_bytes, host_bytes(planned(m).graphs, plan.plans)) for m, plan in pairs)
+    return own_bytes + others_bytes <= pool.host_pool_bytes
 
 
 def renew_forecasts(decision: Decision) -> None:

@@ -9,6 +9,7 @@ from typing import NewType, Protocol, Self
 
 from indb_tensile.errors import InvariantError, TensileError
 from indb_tensile.job import Blame, ClaimedJob, ClaimToken, JobId
+from indb_tensile.scheduler.admission.known_plans import KnownPlans
 from indb_tensile.scheduler.admission.known_trade_offs import KnownTradeOffs
 from indb_tensile.scheduler.admission.overheads import Overheads
 from indb_tensile.scheduler.completion.choose_starts import KnownChoice
@@ -302,6 +303,7 @@ class Pool:
     prepare_s: float | None = None  # how long the last jobs took from their claims to their first plans (pace.py)
     overheads: Overheads = field(default_factory=Overheads)
     trade_offs: KnownTradeOffs = field(default_factory=KnownTradeOffs)
+    plans: KnownPlans = field(default_factory=KnownPlans)
     time_of_day: str = ""  # now_s for people
     fair_clock_ns: float = 0.0  # the work that the fair schedule has done
     fair_due_ns: float = 0.0  # the work that it has yet to do for the same jobs (fair_turns.py)

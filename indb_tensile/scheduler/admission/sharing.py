@@ -30,6 +30,7 @@ from indb_tensile.scheduler.admission.plan_targets import (
     held_bytes,
     promise_bytes,
     promised_bytes,
+    remember_plans,
     reserved_bytes,
     send_plans,
     set_targets,
@@ -410,4 +411,5 @@ def _renewed(decision: Decision, members: tuple[Member, ...], budget_bytes: int)
     )
     if plans is None or not fits(decision.planner, decision.pool, workloads, plans, budget_bytes=whole_bytes):
         return None
+    remember_plans(decision, members, plans, budget_bytes)
     return plans
