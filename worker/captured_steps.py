@@ -18,6 +18,7 @@ from indb_tensile.executor.capture.allocation_script import AllocationScript
 from indb_tensile.executor.capture.optimizer import OptimizerSettings
 from indb_tensile.executor.capture.passes import Passes
 from indb_tensile.executor.capture.rank_share import RankShare
+from indb_tensile.executor.capture.split_normalisations import with_split_normalisations
 from indb_tensile.executor.capture.step_capture import (
     CapturedStep,
     StepKind,
@@ -357,6 +358,8 @@ def _capture(
         step = capture_training(prepared.module, prepared.loss, *batch, optimizer, passes, share, place)
     else:
         step = capture_evaluation(prepared.module, prepared.loss, *batch, optimizer, share)
+    if place.type == HOST.type:
+        step = with_split_normalisations(step)
     step = with_precision(step, passes.precision, place)
     return with_host_uploads(step) if device == CPU else step
 

@@ -9,6 +9,7 @@ from torch import nn
 from indb_tensile.bench.harness.exactness import convolutional
 from indb_tensile.executor.capture.optimizer import OptimizerSettings
 from indb_tensile.executor.capture.passes import WHOLE, Passes
+from indb_tensile.executor.capture.split_normalisations import with_split_normalisations
 from indb_tensile.executor.capture.step_capture import CapturedStep, capture_evaluation, capture_training
 from indb_tensile.executor.capture.step_trace import Loss
 from indb_tensile.executor.run.state import State
@@ -242,10 +243,14 @@ class Job:
         """Capture the steps again at each call."""
         full, tail = self.batches[0], self.batches[-1]
         return (
-            capture_training(self.module, self.loss, *full, self.settings, self.passes),
-            capture_training(self.module, self.loss, *tail, self.settings, self.passes),
+            self._training(full),
+            self._training(tail),
             capture_evaluation(self.module, self.loss, *self.held_out, self.settings),
         )
+
+    def _training(self, batch: tuple[torch.Tensor, torch.Tensor]) -> CapturedStep:
+        step = capture_training(self.module, self.loss, *batch, self.settings, self.passes)
+        return with_split_normalisations(step)  # as in a trainer
 
     def state(self) -> State:
         """Return a state with the model's initial values."""

@@ -16,11 +16,13 @@ from indb_tensile.device import hardware
 from indb_tensile.device.backend import uploads_ahead
 from indb_tensile.executor.capture.passes import Passes
 from indb_tensile.executor.capture.rank_share import RankShare, Reduce, divide_parts
+from indb_tensile.executor.capture.split_normalisations import with_split_normalisations
 from indb_tensile.executor.capture.step_capture import CapturedStep, capture_evaluation, capture_training
 from indb_tensile.executor.latency.latency_predictor import Predictor, predict_latencies
 from indb_tensile.executor.ranks.exchange_traffic import copy_loss_of, latencies_on_network, stored_signatures
 from indb_tensile.executor.ranks.foretold_rank import foretold_rank
 from indb_tensile.executor.run.precision import with_precision
+from indb_tensile.executor.run.state import HOST
 from indb_tensile.job import JobId
 from indb_tensile.learning.networks.registered_network import RegisteredNetwork
 from indb_tensile.scheduler.admission.outlook import Outlook, StartForecast, foretell_start
@@ -440,6 +442,8 @@ def _capture_graphs(
         *(capture_training(module, loss, *batch, optimizer, passes, share, place) for batch in trained),
         *(capture_evaluation(module, loss, *batch, optimizer, share) for batch in validated),
     )
+    if place.type == HOST.type:
+        captured = (*map(with_split_normalisations, captured),)
     return tuple(with_precision(step, passes.precision, place) for step in captured)
 
 

@@ -6,7 +6,7 @@ calibration. It determines the operator's workspace and, with a plan, the addres
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final
 
@@ -53,6 +53,20 @@ class AllocationScript:
     def workspace_bytes(self) -> int:
         """The memory that the operator needs in addition to its outputs, in which its scratch is placed."""
         return self.packed[1]
+
+    def with_first_result(self) -> "AllocationScript":
+        """Return the script of the same call if its first result is kept, which this call drops.
+
+        Of all scratch, only that result was still in use when the call returned.
+        """
+        stop = 2 * len(self.allocations)
+        kept = (
+            replace(allocation, result=0)
+            if allocation.result is None and allocation.released_at == stop
+            else allocation
+            for allocation in self.allocations
+        )
+        return replace(self, allocations=tuple(kept))
 
     @property
     def packed(self) -> tuple[dict[int, int], int]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from itertools import count, zip_longest
+from itertools import count, pairwise, zip_longest
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from indb_tensile.errors import GraphError, RequestError
 from indb_tensile.executor.capture.allocation_script import AllocationScript
 from indb_tensile.executor.capture.exchange_operator import FINISHES, STARTS
 from indb_tensile.executor.capture.late_waits import with_late_waits
+from indb_tensile.executor.capture.normalise_again import is_split
 from indb_tensile.executor.capture.optimizer import OptimizerSettings
 from indb_tensile.executor.capture.owner_gradients import OwnerExchanges
 from indb_tensile.executor.capture.passes import WHOLE, Passes
@@ -107,13 +108,19 @@ class CapturedStep:
 
     def with_measured(self, workspace: dict[str, int]) -> "CapturedStep":
         """Return the step with measurements, by signature: workspaces, and the true sizes of opaque values."""
-        operators = tuple(
+        operators = [
             replace(o, workspace_bytes=workspace.get(o.signature, o.workspace_bytes)) for o in self.graph.operators
-        )
+        ]
+        for k, (first, second) in enumerate(pairwise(self.steps)):
+            if is_split(first.kernel, second.kernel):  # both may run as one, in place of the second operator
+                (values,) = operators[k + 1].writes
+                scratch_bytes = operators[k].workspace_bytes - self.graph.tensors[values].size_bytes
+                most_bytes = max(scratch_bytes, operators[k + 1].workspace_bytes)
+                operators[k + 1] = replace(operators[k + 1], workspace_bytes=most_bytes)
         sized = {name: workspace[key] for name, key in self.size_signatures().items() if key in workspace}
         true_bytes = {self.tensor_of[self.values[name].storage]: size_bytes for name, size_bytes in sized.items()}
         tensors = tuple(replace(t, size_bytes=true_bytes.get(t.id, t.size_bytes)) for t in self.graph.tensors)
-        graph = replace(self.graph, tensors=tensors, operators=operators)
+        graph = replace(self.graph, tensors=tensors, operators=tuple(operators))
         return replace(self, graph=graph, opaque=self.opaque - set(sized))
 
 
@@ -208,7 +215,7 @@ def with_host_uploads(step: CapturedStep) -> CapturedStep:
     """Return the step for a device whose memory is the host's: operators write the batch, and no link is used."""
     graph = step.graph
     operators = tuple(replace(o, stage=Stage.FORWARD) if o.stage is Stage.UPLOAD else o for o in graph.operators)
-    signature = _signature(step.kind, graph.tensors, operators)
+    signature = graph_signature(step.kind, graph.tensors, operators)
     return replace(step, graph=replace(graph, operators=operators, signature=signature))
 
 
@@ -237,7 +244,7 @@ def _assemble(
     tensor_of, tensors = _tensors(recorder, stored, steps)
     operators = _operators(steps, tensor_of)
     return CapturedStep(
-        graph=StepGraph(tensors=tensors, operators=operators, signature=_signature(kind, tensors, operators)),
+        graph=StepGraph(tensors=tensors, operators=operators, signature=graph_signature(kind, tensors, operators)),
         kind=kind,
         batch_size=batch_size,
         steps=steps,
@@ -385,7 +392,8 @@ def _estimate_bytes(recorder: Recorder, call: Call) -> int:
     return 16 * max(recorder.storages[key].size_bytes for key in call.writes)
 
 
-def _signature(kind: StepKind, tensors: tuple[Tensor, ...], operators: tuple[Operator, ...]) -> str:
+def graph_signature(kind: StepKind, tensors: tuple[Tensor, ...], operators: tuple[Operator, ...]) -> str:
+    """Return the signature of a step graph. Equal graphs have equal ones."""
     described: list[Any] = [kind.value]
     described += [[t.name, t.size_bytes, t.role.value] for t in tensors]
     described += [[o.signature, o.stage.value, list(o.reads), list(o.writes)] for o in operators]

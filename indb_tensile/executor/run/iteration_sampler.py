@@ -7,6 +7,7 @@ from indb_tensile.device.device import Clock
 from indb_tensile.executor.latency.gpu_clock import EventClock
 from indb_tensile.executor.latency.sampled_iterations import SampledIterations, TimedIteration, summarise
 from indb_tensile.executor.run.exchange_plan import operator_times
+from indb_tensile.executor.run.joint_normalisations import shared_times
 from indb_tensile.executor.run.program import Program
 from indb_tensile.scheduler.rewrite import captured_latency
 
@@ -64,7 +65,8 @@ class IterationSampler:
         started_ns = times[0]
         if self._operator_clock is not None:
             times = self._operator_clock.read(times)
-        latency_ns = captured_latency(operator_times(program.wiring.graph, times, stalls), program.plan)
+        taken_ns = shared_times(operator_times(program.wiring.graph, times, stalls), program.joint)
+        latency_ns = captured_latency(taken_ns, program.plan)
         self._sampled_ns = started_ns if self._operator_clock is None else self._clock()
         self._samples.append(TimedIteration(latency_ns, times[-1] - times[0], stall_ns))
 

@@ -263,7 +263,7 @@ class _Placed:
     def __init__(self, program: Program, region_bytes: int) -> None:
         self.program = program
         self.offsets: Offsets = plan_offsets(
-            program.step, program.plan, program.timeline, region_bytes, program.cache
+            program.step, program.plan, program.timeline, region_bytes, program.cache, program.joint
         )
         self.sheet = _native.Sheet(
             [list(rows) for rows in self.offsets.positions], list(self.offsets.names), list(self.offsets.rooms)

@@ -21,6 +21,7 @@ from indb_tensile.executor.capture.aten import entry_point
 from indb_tensile.executor.capture.record import Call, Ref, Runtime
 from indb_tensile.executor.capture.step_capture import CapturedStep, StepKind
 from indb_tensile.executor.run.exchange_plan import check_exchanges
+from indb_tensile.executor.run.joint_normalisations import joint_normalisations
 from indb_tensile.executor.run.next_uploads import NO_NEXT_UPLOADS, NextUploads, next_uploads
 from indb_tensile.executor.run.program_constants import ProgramConstants
 from indb_tensile.executor.run.program_functions import cut, movable, upload
@@ -51,7 +52,8 @@ class Program:
     `buffers` are the host buffers of tensors that do not persist, `staging` those of constants. `sources` are the
     buffers from which the next iteration uploads the batch and constants. If the device's memory is the host's, the
     tensors in `ready` replace `sources`, and an upload writes them to the device's memory. At the boundaries of
-    `uploads_next` the iteration can begin to upload the next batch (upload_ahead.py).
+    `uploads_next` the iteration can begin to upload the next batch (upload_ahead.py). At the positions `joint` a
+    split normalisation runs together with the next position (joint_normalisations.py).
     """
 
     step: CapturedStep
@@ -66,6 +68,7 @@ class Program:
     timed_lines: tuple[str, ...]
     constants: tuple[Any, ...]
     uploads_next: NextUploads = NO_NEXT_UPLOADS
+    joint: frozenset[int] = frozenset()
     buffers: dict[TensorId, HostBuffer] = field(default_factory=dict)
     staging: dict[str, HostBuffer] = field(default_factory=dict)
     sources: dict[str, HostBuffer] = field(default_factory=dict)
@@ -109,6 +112,7 @@ def compile_program(
     timeline = unroll(step.graph, plan, cache)
     wiring = assign_variables(step, plan, timeline.home, cache)
     check_exchanges(plan, wiring.graph)
+    joint = joint_normalisations(step, timeline, wiring, gated)
     constants = ProgramConstants()
     ahead = not (on_host or gated) and step.kind is StepKind.TRAINING
     uploads_next = next_uploads(step.graph, plan, cache) if ahead else NO_NEXT_UPLOADS
@@ -124,6 +128,7 @@ def compile_program(
             on_host=on_host,
             gated=gated,
             uploads_next=uploads_next.boundaries,
+            joint_normalisations=joint,
         )
         for timed in (False, True)
     )
@@ -142,6 +147,7 @@ def compile_program(
         timed_lines=timed_lines,
         constants=constants.values(),
         uploads_next=uploads_next,
+        joint=joint,
         cache=cache,
     )
 

@@ -8,7 +8,7 @@ Positions count what the program passes: position k is operator k with the bound
 is the boundary that closes the iteration.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from indb_tensile.executor.capture.allocation_script import GPU_ALIGNMENT_BYTES, AllocationScript
@@ -19,7 +19,7 @@ from indb_tensile.scheduler.graph import OpIndex, StepGraph, TensorId
 from indb_tensile.scheduler.memory.next_batch import NextBatchRoom, batch_tensors, next_batch_room
 from indb_tensile.scheduler.memory.residency import Interval, intervals
 from indb_tensile.scheduler.memory.tensor_placement import place_plan
-from indb_tensile.scheduler.plan import Execution, Plan
+from indb_tensile.scheduler.plan import Plan
 from indb_tensile.scheduler.plan_cache import PlanCache
 from indb_tensile.scheduler.rewrite import captured_order, effective
 
@@ -48,9 +48,16 @@ class Offsets:
 
 
 def plan_offsets(
-    step: CapturedStep, plan: Plan, timeline: Timeline, region_bytes: int, cache: PlanCache | None = None
+    step: CapturedStep,
+    plan: Plan,
+    timeline: Timeline,
+    region_bytes: int,
+    cache: PlanCache | None = None,
+    joint: Collection[int] = frozenset(),
 ) -> Offsets:
     """Place all allocations that the plan contains, exactly as the controller did when it granted the memory.
+
+    At the positions `joint` nothing runs; the operator runs in place of the next one (joint_normalisations.py).
 
     Two kinds of allocations get no address, and whoever serves them finds a place: those of operators without a
     repeatable script, and scratch beyond the graph's workspace.
@@ -60,7 +67,7 @@ def plan_offsets(
     count = len(graph.operators)
     residencies = intervals(step.graph, plan, kept)
     placed = place_plan(step.graph, plan, region_bytes=region_bytes, cache=kept)
-    lookup = _AddressLookup(step, plan, graph, timeline, residencies, placed.offsets)
+    lookup = _AddressLookup(step, plan, graph, timeline, residencies, placed.offsets, joint)
     named = (*(lookup.allocations_at(k) for k in range(count)), tuple(lookup.returning(count)))
     return Offsets(
         positions=tuple(tuple((size_bytes, offset) for size_bytes, offset, _ in rows) for rows in named),
@@ -101,28 +108,37 @@ class _AddressLookup:
         timeline: Timeline,
         residencies: Sequence[Interval],
         offsets: Sequence[int],
+        joint: Collection[int],
     ) -> None:
         self._step = step
+        self._joint = joint
         self._executions = plan.executions or captured_order(step.graph)
         self._graph = graph
         self._timeline = timeline
-        self._scripts = _scripts(step, plan)
+        self._scripts = tuple(
+            script.with_first_result() if script is not None and k in joint else script
+            for k, script in enumerate(_scripts(step, plan))
+        )
         self._offset = {
             (residency.tensor, residency.first): offset
             for residency, offset in zip(residencies, offsets, strict=True)
         }
 
     def allocations_at(self, k: int) -> tuple[_Named, ...]:
-        """Return the tensors swapped in at boundary k, then the allocations of operator k."""
-        script = self._scripts[k]
-        return (
-            *self.returning(k),
-            *(() if script is None else self._operator_allocations(k, self._executions[k], script)),
-        )
+        """Return the tensors swapped in at boundary k, then the allocations of what runs there."""
+        runs = self._running(k)
+        script = None if runs is None else self._scripts[runs]
+        made = () if runs is None or script is None else self._operator_allocations(k, runs, script)
+        return (*self.returning(k), *made)
+
+    def _running(self, k: int) -> int | None:
+        """Return the position whose operator runs at position k; None if nothing runs there."""
+        return k - 1 if k - 1 in self._joint else None if k in self._joint else k
 
     def room(self, k: int) -> Placed:
-        """Return the part of operator k's workspace that lies behind its listed scratch."""
-        script, workspace = self._scripts[k], self._offset.get((None, OpIndex(k)))
+        """Return the part of operator k's workspace that lies behind the listed scratch of what runs there."""
+        runs, workspace = self._running(k), self._offset.get((None, OpIndex(k)))
+        script = None if runs is None else self._scripts[runs]
         if script is None or workspace is None:
             return 0, 0
         room_bytes = self._graph.operators[k].workspace_bytes
@@ -134,11 +150,17 @@ class _AddressLookup:
 
     def unlisted_bytes(self, k: int) -> int:
         """Return the planned bytes of an operator without a script: its workspace and the outputs that it makes."""
-        if self._scripts[k] is not None:
+        runs = self._running(k)
+        if runs is None or self._scripts[runs] is not None:
             return 0
-        operator = self._graph.operators[k]
-        made = (t for t in operator.writes if (t, OpIndex(k)) in self._offset and t not in operator.reads)
-        return operator.workspace_bytes + sum(self._graph.tensors[t].size_bytes for t in made)
+        operators = [self._graph.operators[position] for position in range(runs, k + 1)]
+        made = {
+            t
+            for position, operator in enumerate(operators, runs)
+            for t in operator.writes
+            if (t, OpIndex(position)) in self._offset and t not in operator.reads
+        }
+        return operators[-1].workspace_bytes + sum(self._graph.tensors[t].size_bytes for t in made)
 
     def returning(self, k: int) -> Iterator[_Named]:
         """Return the tensors swapped in at boundary k."""
@@ -146,7 +168,8 @@ class _AddressLookup:
             tensor = self._graph.tensors[gap.tensor]
             yield tensor.size_bytes, self._offset[gap.tensor, OpIndex(k % len(self._graph.operators))], tensor.name
 
-    def _operator_allocations(self, k: int, execution: Execution, script: AllocationScript) -> Iterator[_Named]:
+    def _operator_allocations(self, k: int, runs: int, script: AllocationScript) -> Iterator[_Named]:
+        """Yield the allocations at position k, where the operator of position `runs` runs."""
         scratch, _ = script.packed
         lodged = script.lodged
         workspace = self._offset.get((None, OpIndex(k)))
@@ -161,14 +184,20 @@ class _AddressLookup:
                     )
                 continue
             host = script.allocations[lodged.get(index, index)]
-            tensor = None if host.result is None else self._result(k, execution, host.result)
-            offset = None if tensor is None else self._offset.get((tensor, OpIndex(k)))
+            tensor, made_at = (None, k) if host.result is None else self._result(k, runs, host.result)
+            offset = None if tensor is None else self._offset.get((tensor, OpIndex(made_at)))
             if tensor is not None and offset is not None:
                 yield allocation.size_bytes, offset, self._graph.tensors[tensor].name
 
-    def _result(self, k: int, execution: Execution, result: int) -> TensorId | None:
-        name = self._step.steps[execution.operator].kernel.results[result]
-        captured = self._step.graph.operators[execution.operator].writes
-        written = dict(zip(captured, self._graph.operators[k].writes, strict=True))
+    def _result(self, k: int, runs: int, result: int) -> tuple[TensorId | None, int]:
+        """Return the tensor of a result, and the position from which on the plan has memory for it.
+
+        The first result of an operator that runs in place of the next one is that operator's result.
+        """
+        made_at = k if result == 0 else runs
+        operator = self._executions[made_at].operator
+        name = self._step.steps[operator].kernel.results[result]
+        captured = self._step.graph.operators[operator].writes
+        written = dict(zip(captured, self._graph.operators[made_at].writes, strict=True))
         tensor = None if name is None else self._step.tensor_of.get(self._step.values[name].storage)
-        return None if tensor is None else written[tensor]
+        return None if tensor is None else written[tensor], made_at

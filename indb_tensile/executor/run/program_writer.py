@@ -1,10 +1,12 @@
 """Writes the lines of a step program: operators, releases, and the plan's actions at each boundary."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from indb_tensile.executor.capture.record import Call, Ref, Runtime, refs
 from indb_tensile.executor.capture.replay import INPUTS
+from indb_tensile.executor.capture.running_statistics import BATCH_NORM
 from indb_tensile.executor.capture.step_capture import CapturedStep, StepKind
 from indb_tensile.executor.run.joint_updates import joint_updates
 from indb_tensile.executor.run.program_constants import ProgramConstants
@@ -37,10 +39,12 @@ class ProgramWriter:
         on_host: bool,
         gated: frozenset[int],
         uploads_next: frozenset[int],
+        joint_normalisations: frozenset[int] = frozenset(),
     ) -> None:
         self._on_host = on_host
         self._uploads_next = uploads_next
         self._gated = gated
+        self._joint_normalisations = joint_normalisations
         self._step = step
         self._plan = plan
         self._timeline = timeline
@@ -73,6 +77,10 @@ class ProgramWriter:
             self._boundary(k)
             if len(turns) > 1:
                 self._update_together(turns)
+            elif k in self._joint_normalisations:
+                self._prepare(self._wiring.turns[k])
+            elif k - 1 in self._joint_normalisations:
+                self._normalise_together(self._wiring.turns[k - 1], self._wiring.turns[k])
             else:
                 self._turn(self._wiring.turns[k])
                 self._release(self._wiring.turns[k])
@@ -130,6 +138,8 @@ class ProgramWriter:
             self._view(line)
         if turn.kernel is not None:
             self._call(f"f{turn.operator}", turn.kernel)
+            if turn.kernel.call.target is BATCH_NORM and turn.kernel.call.results[0] is None:
+                self._emit("del _")  # the values that the second part of a split normalisation makes
             if turn.kernel.call.stage is Stage.UPLOAD:
                 self._upload(turn)
         for line in turn.after:
@@ -137,10 +147,32 @@ class ProgramWriter:
         for name, local in turn.returns:
             slot = 0 if name == self._step.loss else 1
             self._emit(f"returned[{slot}].copy_({local}, non_blocking=True)")
-        for tensor, local in turn.arrived:
+        self._arrive(turn.arrived)
+
+    def _arrive(self, arrived: Sequence[tuple[TensorId, str]]) -> None:
+        for tensor, local in arrived:
             if tensor in self._moved:
                 self._emit(f"s{tensor} = movable({local}, {self._size(tensor)})")
                 self._live[f"s{tensor}"] = None
+
+    def _prepare(self, turn: ProgramStep) -> None:
+        self._record_gradients(turn.step.kernel.stage)
+        for line in turn.views:
+            self._view(line)
+
+    def _normalise_together(self, first: ProgramStep, second: ProgramStep) -> None:
+        """Make a whole normalisation by the call of its first part, which drops the values that the second makes."""
+        assert first.kernel is not None
+        assert second.kernel is not None
+        call = first.kernel.call
+        whole = replace(call, results=(*second.kernel.call.results, *call.results[1:]))
+        self._call(
+            f"f{first.operator}",
+            replace(first.kernel, call=whole, made={**second.kernel.made, **first.kernel.made}),
+        )
+        for turn in (first, second):
+            self._arrive(turn.arrived)
+            self._release(turn)
 
     def _record_gradients(self, stage: Stage) -> None:
         """Turn gradients on for forward operators, as in eager mode, even if the operators run a second time.

@@ -59,7 +59,7 @@ _NAMES: Mapping[LayerKind, str] = MappingProxyType(
         LayerKind.NORMALISATION: "native_batch_norm native_batch_norm_legit native_batch_norm_legit_functional "
         "native_batch_norm_legit_no_training batch_norm_with_update batch_norm_with_update_functional "
         "batch_norm_no_update batch_norm cudnn_batch_norm miopen_batch_norm native_layer_norm layer_norm "
-        "native_group_norm group_norm fused_rms_norm rms_norm local_response_norm",
+        "native_group_norm group_norm fused_rms_norm rms_norm local_response_norm normalise_again",
         LayerKind.DROPOUT: "native_dropout dropout bernoulli fused_dropout",
         LayerKind.LINEAR: "mm addmm bmm baddbmm matmul linear addmv mv dot addbmm",
         LayerKind.ELEMENTWISE: "add sub rsub mul div neg pow sqrt rsqrt exp log abs square reciprocal clamp "

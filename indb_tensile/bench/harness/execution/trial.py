@@ -14,6 +14,7 @@ from indb_tensile.errors import RequestError
 from indb_tensile.executor.capture.optimizer import OptimizerSettings
 from indb_tensile.executor.capture.passes import WHOLE, Passes
 from indb_tensile.executor.capture.rank_share import RankShare
+from indb_tensile.executor.capture.split_normalisations import with_split_normalisations
 from indb_tensile.executor.capture.step_capture import CapturedStep, capture_training
 from indb_tensile.executor.capture.step_trace import Loss
 from indb_tensile.executor.latency.calibrate import calibrate, unknown_signatures
@@ -70,6 +71,7 @@ class TrainingSubject:
         with capturing_on(place):
             captured = capture_training(self.module, self.loss, self.x, self.y, self.settings, self.passes)
         if place == HOST:
+            captured = with_split_normalisations(captured)  # as in a trainer
             require_memory(f"{self.name} at a batch of {len(self.x)}", liveness_peak(captured.graph))
         step, latency_ns = calibrated_step(captured)
         return step, workload(step, latency_ns)
