@@ -4,7 +4,7 @@ Ranks of several teams may exist at the same time. A team that has no turn waits
 """
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TypeVar
@@ -18,6 +18,7 @@ from indb_tensile.bench.harness.comparisons.rank_contenders import (
     SubjectSource,
 )
 from indb_tensile.bench.harness.comparisons.remote_contenders import ContenderProcess
+from indb_tensile.errors import RankLostError
 from indb_tensile.executor.capture.rank_share import RankShare
 from indb_tensile.executor.run.state import HOST
 
@@ -61,7 +62,11 @@ class RankTeam:
         self.close()
 
     def _ask(self, function: Callable[..., T], *arguments: object) -> list[T]:
+        """Ask all ranks, and return their answers in order. Of several errors raise one from which others follow."""
         futures = [self._threads.submit(process.ask, function, *arguments) for process in self._processes]
+        errors = [error for future in as_completed(futures) if (error := future.exception()) is not None]
+        if errors:
+            raise next((error for error in errors if not isinstance(error, RankLostError)), errors[0])
         return [future.result() for future in futures]
 
 
