@@ -30,6 +30,7 @@ from indb_tensile.bench.harness.execution.device_rig import emulated_with_grant,
 from indb_tensile.bench.harness.execution.trial import RATE, StepTrial, TrainingSubject, calibrated_step, workload
 from indb_tensile.executor.capture.passes import Passes
 from indb_tensile.executor.capture.rank_share import RankShare, Reduce
+from indb_tensile.executor.capture.split_normalisations import with_split_normalisations
 from indb_tensile.executor.capture.step_capture import CapturedStep, capture_training
 from indb_tensile.executor.ranks.exchange_rehearsal import rehearsed_network
 from indb_tensile.executor.ranks.exchange_traffic import exchanges_on_network
@@ -373,7 +374,7 @@ def _captured(task: RankTask, subject: TrainingSubject, share: RankShare) -> Cap
         passes,
         None if share.ranks == 1 else share,
     )
-    return calibrated_step(captured)[0]
+    return calibrated_step(with_split_normalisations(captured))[0]  # as in a trainer
 
 
 def _digest(values: dict[str, torch.Tensor]) -> str:
