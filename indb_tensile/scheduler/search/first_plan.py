@@ -12,7 +12,8 @@ multiplier of the lanes' time. At 0 everything is swapped that the lanes can cop
 that is computed in less time than it is copied in. The best price depends on how full the lanes become, so a few are
 tried and the simulated time decides.
 
-Then the plan is improved. The number of layouts allowed for that falls smoothly with the size of the graph:
+Then the plan is improved. The number of layouts allowed for that (layout_allowances.py) falls smoothly with the size
+of the graph:
 
 1. The step-by-step local search (local_search.py), if a ration suffices for it: better for small graphs.
 2. If all results are slow, swap every tensor that must be, then exchange single choices (exchange.cpp).
@@ -42,6 +43,13 @@ from dataclasses import replace
 
 from indb_tensile.scheduler.search.candidate import CandidatePlan, candidate_of, fastest_candidate
 from indb_tensile.scheduler.search.execution_orders import ExecutionOrders, translate_choices
+from indb_tensile.scheduler.search.layout_allowances import (
+    delay_allowance,
+    hold_allowance,
+    idle_allowance,
+    layout_allowance,
+    layout_ration,
+)
 from indb_tensile.scheduler.search.local_search import (
     MOST_REORDERINGS,
     NEAR,
@@ -69,17 +77,6 @@ _SWEPT_WORK = 500_000
 # The prices that are tried for any size: 0.05, 0 and 0.2 (low, free and high). Fewer risk a wrong price (see
 # `_SWEEPS`).
 _LEAST_SWEEPS = 3
-# Operators laid out for a small graph's first plan: half a second to a second of CPU time. Measured over ten budgets
-# of the ten captured networks: iterations are 0.2 % longer than with five times the work, 10 % at the worst point.
-_ALLOWED_WORK = 8_500_000
-# The number of operators at which half of that work is allowed. Orders and outlines, which are made in Python, then
-# take as long as the search. A larger value gives large graphs better plans later.
-_HALF_AT = 5_000
-# A small graph's allowance is divided into this many rations: one for each kind of local search and its improvement.
-_RATIONS = 7
-# A ration never exceeds `_ALWAYS` layouts plus `_EACH` for each operator. This bounds the allowance of tiny graphs;
-# lower values make their search shorter.
-_ALWAYS, _EACH = 400, 24
 # The layouts below which no improvement is begun, because one exchange of half the choices takes as many.
 _LEAST_ALLOWANCE = 8
 # The rations to improve a plan that is already followed: seconds, for any size. Jobs do not wait for this, so more
@@ -93,24 +90,19 @@ _SLOW = 1.3
 _HOPEFUL = 1.05
 # The most rounds of improving the plan that will be taken, while layouts are left. Each round uses half of the rest.
 _TURNS = 4
-# Swapping while the lanes are idle may take 1/2 of a ration, twice. Measured on twelve captured networks at ten
-# budgets: no plan is slower and 31 are faster, by up to 6 %, for a tenth of the planning time. A third round takes
-# some first plans over a second.
-_IDLE_PART, _IDLE_ROUNDS = 2, 2
+# The rounds of swapping while the lanes are idle. Measured on twelve captured networks at ten budgets: no plan is
+# slower and 31 are faster, by up to 6 %, for a tenth of the planning time. A third round takes some first plans over
+# a second.
+_IDLE_ROUNDS = 2
 # Where the largest update is tried, besides its place beside its gradient: after these shares of the time from there
 # to the end of the backward pass. Measured on VGG-16 at ten budgets: seven plans are faster by 0.8 to 10 %, and no
 # plan is slower. Compared with 0.4 and 0.6, three plans are faster and one is slower.
 _DELAYS = (0.5, 0.75)
 # The largest update is tried there if its state is at least 1/16 of the liveness peak. Smaller updates change little.
 _LARGE_PART = 16
-# Each of these orders may take 1/2 of the allowance of layouts on graphs so small that their allowance takes far less
-# than a second, and 1/8 on others. Measured on VGG-16: a first plan takes 0.3 to 0.7 s in place of 0.2 to 0.3.
-_DELAY_PART, _LEAST_DELAY_PART = 2, 8
-# The search in orders in which recomputations hold tensors may take 1/4 of the allowance. Measured on DenseNet-121 at
-# eight budgets: with 1/8, plans take up to 0.9 % longer; with all of it, they take up to 0.4 % less and 0.2 s more.
-_HOLD_PART = 4
-# These orders are searched if a sweep at one of these lane prices is at once faster than the improved plan. Measured
-# on thirteen networks: without this test, graphs of 700 to 2,100 operators that gain nothing take up to 0.3 s longer.
+# The orders in which recomputations hold tensors are searched if a sweep at one of these lane prices is at once
+# faster than the improved plan. Measured on thirteen networks: without this test, graphs of 700 to 2,100 operators
+# that gain nothing take up to 0.3 s longer.
 _PROBED_PRICES = (0.05, 0.2)
 _FIRST_PART = 4  # One set of search parameters may take 1/4 of a ration. A larger part leaves less for improvement.
 # The rounds of a sweep that only swaps, when nothing else reaches the limit. With fewer rounds more such plans end in
@@ -135,7 +127,7 @@ class FirstPlan:
         self._orders, self._top, self._limit_bytes = orders, top, limit_bytes
         self._drops, self._work = drops, work
         self._operators = orders.first[0].operators
-        self._ration = max(layout_limit(self._operators), layout_allowance(self._operators, work) // _RATIONS, 1)
+        self._ration = max(layout_limit(self._operators), layout_ration(self._operators, work), 1)
         self._end = 0  # the number of layouts, counted by the orders, at which the present allowance is used up
 
     def quick(self) -> CandidatePlan:
@@ -308,7 +300,7 @@ class FirstPlan:
 
         This step has an allowance of layouts of its own. It takes none from other steps, so no plan becomes slower.
         """
-        most = layout_allowance(self._operators, self._work) // (_RATIONS * _IDLE_PART)
+        most = idle_allowance(self._operators, self._work)
         search = self._orders.chosen(candidate)
         if most < _LEAST_ALLOWANCE or self._costs_nothing((candidate,)):
             return candidate
@@ -464,24 +456,3 @@ class FirstPlan:
             kind = (candidate.order, candidate.room_bytes is None)
             best[kind] = fastest_candidate((best[kind], candidate)) if kind in best else candidate
         return sorted(best.values(), key=lambda candidate: candidate.speed)
-
-
-def layout_allowance(operators: int, work: float = 1) -> int:
-    """Return how many layouts the first plan of a graph with this many operators may take after the sweeps."""
-    return min(_affordable(operators, work), round(work * _RATIONS * (_ALWAYS + _EACH * operators)))
-
-
-def delay_allowance(operators: int, work: float = 1) -> int:
-    """Return how many layouts the search in each order with a later update may take."""
-    allowance = layout_allowance(operators, work)
-    rest = min(allowance, _affordable(operators, work) - allowance)
-    return max(rest // _DELAY_PART, allowance // _LEAST_DELAY_PART)
-
-
-def hold_allowance(operators: int, work: float = 1) -> int:
-    """Return how many layouts the search in orders in which recomputations hold tensors may take."""
-    return layout_allowance(operators, work) // _HOLD_PART
-
-
-def _affordable(operators: int, work: float) -> int:
-    return round(work * _ALLOWED_WORK / (1 + operators / _HALF_AT)) // operators

@@ -4,7 +4,6 @@ proportion to the graph's size.
 
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -18,7 +17,7 @@ from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.peak import floor, liveness_peak, peak
 from indb_tensile.scheduler.search.candidate_plans import CandidatePlans
 from indb_tensile.scheduler.search.execution_orders import ExecutionOrders
-from indb_tensile.scheduler.search.first_plan import delay_allowance, layout_allowance
+from indb_tensile.scheduler.search.layout_allowances import layout_allowance
 from indb_tensile.scheduler.search.local_search import Effort, fits_layout_limit
 from indb_tensile.scheduler.search.step_search import StepSearch
 from indb_tensile.scheduler.timing.machines import REFERENCE, latencies, link
@@ -91,23 +90,6 @@ def test_overhead_hardly_changes_with_depth_across_a_large_size(share: int) -> N
         candidate = candidates.best(liveness_peak(graph) * share // 100)
         overheads.append(candidate.iteration_ns / candidates.top.iteration_ns)
     assert max(overheads) <= 1.02 * min(overheads)
-
-
-def test_layout_allowance_falls_smoothly_with_size() -> None:
-    """No graph gets more than 1 % less work than a graph with one operator less, apart from the rounding to whole
-    layouts.
-    """
-    work = [layout_allowance(operators) * operators for operators in range(1_000, 12_000)]
-    pairs = enumerate(pairwise(work), 1_000)
-    assert all(0.99 * before <= after + operators for operators, (before, after) in pairs)
-    assert layout_allowance(100) > layout_allowance(1_000) > layout_allowance(10_000) > layout_allowance(100_000)
-    assert layout_allowance(10_000, 16) == pytest.approx(16 * layout_allowance(10_000), rel=0.1)
-
-
-def test_search_in_another_order_takes_at_most_half_of_the_allowance() -> None:
-    for operators in (2, 100, 1_000, 10_000, 100_000):
-        assert layout_allowance(operators) // 8 <= delay_allowance(operators) <= layout_allowance(operators) // 2
-    assert delay_allowance(1_500) == layout_allowance(1_500) // 8, "the allowance alone takes a second"
 
 
 @pytest.mark.parametrize(("share", "most_overhead"), [(60, 1.016), (50, 1.070)])
