@@ -29,7 +29,7 @@ from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.plan import Plan
 from indb_tensile.scheduler.plan_cache import PlanCache
 from indb_tensile.scheduler.policies.budget_curve import BudgetCurve, envelope
-from indb_tensile.scheduler.policies.tensile_plus import NAME
+from indb_tensile.scheduler.policies.job_candidates import NAME
 from indb_tensile.scheduler.search.candidate_plans import CandidatePlans
 
 # Bytes a second: 1 to 90 GB/s in steps of 41 %, which covers PCI Express 3 to 5. Smaller steps make the curve tighter

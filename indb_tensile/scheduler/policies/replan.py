@@ -24,8 +24,9 @@ from indb_tensile.scheduler.graph import StepGraph
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.plan import Execution, Plan
 from indb_tensile.scheduler.plan_cache import PlanCache
+from indb_tensile.scheduler.policies.job_candidates import NAME
 from indb_tensile.scheduler.policies.policy import Plans
-from indb_tensile.scheduler.policies.tensile_plus import NAME, lane_shares, slowdown
+from indb_tensile.scheduler.policies.tensile_plus import lane_shares, slowdown
 from indb_tensile.scheduler.rewrite import rewrite
 from indb_tensile.scheduler.search.step_search import GreedyOptions, StepSearch
 from indb_tensile.scheduler.workload import Workload

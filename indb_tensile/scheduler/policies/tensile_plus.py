@@ -46,28 +46,30 @@ If equal parts leave all jobs but one with all the memory that they can use, and
 division can be better, and none is simulated. So a large network is planned beside small ones as fast as alone.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import replace
 
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.peak import liveness_peak, peak
 from indb_tensile.scheduler.plan import Plan
 from indb_tensile.scheduler.plan_cache import PlanCache
+from indb_tensile.scheduler.policies.budget_divisions import (
+    BETWEEN,
+    Division,
+    along_curves,
+    along_steep_curves,
+    by_peak,
+    equally,
+)
 from indb_tensile.scheduler.policies.division_outcome import DivisionOutcome, admitted_of, chosen_plans
+from indb_tensile.scheduler.policies.job_candidates import NAME, JobCandidates, job_candidates
 from indb_tensile.scheduler.policies.policy import USUAL_OPTIONS, PlanOptions, Plans
-from indb_tensile.scheduler.policies.quotas import equal_parts, parts_by_peak
-from indb_tensile.scheduler.search.candidate import CandidatePlan
-from indb_tensile.scheduler.search.candidate_plans import CandidatePlans
+from indb_tensile.scheduler.policies.quotas import equal_parts
 from indb_tensile.scheduler.search.local_search import Effort
 from indb_tensile.scheduler.timing.job_runs import Compute, Forecast, JobRun
 from indb_tensile.scheduler.timing.simulate import simulate
 from indb_tensile.scheduler.workload import Workload, least_bytes
 
-NAME = "tensile+"
-_LEAST_RATE = 0.01
-_LANE_PRICE = 0.01
-_STEEP = 3  # The power of a job's slowdown in the division that counts slow jobs more.
 _DIVISIONS = 3  # The most times that a budget is divided, because a job did not reach its part.
 
 
@@ -110,7 +112,7 @@ class JointBudgetPlanner:
         self._caps = [top if most is None else min(top, most) for top, most in zip(tops, limits, strict=True)]
         # the budget with which nothing has to be planned
         self._free_bytes = sum(tops) if self._caps == tops else None
-        self._known: dict[tuple[float, ...], list[_PlannedJob]] = {}
+        self._known: dict[tuple[float, ...], list[JobCandidates]] = {}
         self._apart: tuple[Forecast, ...] | None = None  # the jobs side by side without plans
 
     def plans(self, budget_bytes: int) -> Plans:
@@ -126,13 +128,13 @@ class JointBudgetPlanner:
         for number, shares in enumerate(_shares(self._workloads, self._options.compute, self._cache)):
             for divide in self._divisions(most=number == 0):
                 plans = self._planned(budget_bytes, shares, divide)
-                candidates[plans] = candidates.get(plans, False) or divide is _equally
+                candidates[plans] = candidates.get(plans, False) or divide is equally
         if len(candidates) == 1:
             return next(iter(candidates))
         outcomes = [self._outcome(plans, budget_bytes, equal=equal) for plans, equal in candidates.items()]
         if not all(admitted_of(outcomes)):
             shares = _shares(self._workloads, self._options.compute, self._cache)[0]
-            between = (self._planned(budget_bytes, shares, divide) for divide in _BETWEEN)
+            between = (self._planned(budget_bytes, shares, divide) for divide in BETWEEN)
             outcomes += [
                 self._outcome(plans, budget_bytes, equal=False)
                 for plans in dict.fromkeys(between)
@@ -176,7 +178,7 @@ class JointBudgetPlanner:
         fits = sum(_peaks(self._workloads, tuple(plans), self._cache)) <= budget_bytes
         return tuple(plans) if fits else None
 
-    def _planned(self, budget_bytes: int, shares: tuple[float, ...], divide: "_Division | None" = None) -> Plans:
+    def _planned(self, budget_bytes: int, shares: tuple[float, ...], divide: Division | None = None) -> Plans:
         jobs, caps = self._jobs(shares), tuple(self._caps)
         if sum(caps) <= budget_bytes:
             return tuple(job.plans(cap) for job, cap in zip(jobs, caps, strict=True))
@@ -185,7 +187,7 @@ class JointBudgetPlanner:
         leasts = tuple(least_bytes(job.workload, self._cache) for job in jobs)
         best: tuple[int, Plans] | None = None
         for _ in range(_DIVISIONS):
-            parts = (divide or _along_curves)(jobs, leasts, caps, budget_bytes)
+            parts = (divide or along_curves)(jobs, leasts, caps, budget_bytes)
             plans = tuple(job.plans(part) for job, part in zip(jobs, parts, strict=True))
             tops = _peaks(self._workloads, plans, self._cache)
             if best is None or sum(tops) < best[0]:
@@ -198,14 +200,14 @@ class JointBudgetPlanner:
         assert best is not None
         return best[1]
 
-    def _divisions(self, *, most: bool) -> "tuple[_Division, ...]":
+    def _divisions(self, *, most: bool) -> tuple[Division, ...]:
         """Return the ways to divide a budget. Equal parts come first, so that candidates from other budgets do not
         make them differ from plans of jobs alone.
         """
         rates = {workload.max_swapping_rate for workload in self._workloads}
         if len(self._workloads) == 1 or len(rates) > 1:
-            return (_along_curves,)
-        return (_equally, _by_peak, _along_curves, _along_steep_curves) if most else (_equally, _along_curves)
+            return (along_curves,)
+        return (equally, by_peak, along_curves, along_steep_curves) if most else (equally, along_curves)
 
     def _outcome(self, plans: Plans, budget_bytes: int, *, equal: bool) -> DivisionOutcome:
         """Simulate these plans side by side, and compare with the same jobs without plans."""
@@ -234,35 +236,10 @@ class JointBudgetPlanner:
     def _forecasts(self, plans: Plans) -> tuple[Forecast, ...]:
         return _forecasts(self._workloads, plans, self._link, self._options.compute, self._cache)
 
-    def _jobs(self, shares: tuple[float, ...]) -> list["_PlannedJob"]:
+    def _jobs(self, shares: tuple[float, ...]) -> list[JobCandidates]:
         if shares not in self._known:
-            self._known[shares] = _jobs(self._workloads, self._link, shares, self._options, self._cache)
+            self._known[shares] = job_candidates(self._workloads, self._link, shares, self._options, self._cache)
         return self._known[shares]
-
-
-def divide_by_curves(
-    curves: Sequence[Sequence[CandidatePlan]], weights: Sequence[float], budget_bytes: int
-) -> tuple[int, ...]:
-    """Return the limit of each job's peak, from curves of falling peaks: the least weighted slowdown for the bytes.
-
-    Starting from the first candidate of each curve, the step down with the least slowdown for each byte is taken,
-    relative to the curve's fastest candidate. A step may skip candidates, because only the convex hull of the curve
-    matters. Excess bytes of the last step are given back.
-    """
-    at = [0] * len(curves)
-    while sum(c[k].peak_bytes for c, k in zip(curves, at, strict=True)) > budget_bytes:
-        steps = [_step(number, c, at[number], weights[number]) for number, c in enumerate(curves)]
-        offers = [step for step in steps if step is not None]
-        if not offers:
-            break
-        _, number, at[number] = min(offers)
-    caps = [c[k].peak_bytes for c, k in zip(curves, at, strict=True)]
-    spare_bytes = max(0, budget_bytes - sum(caps))
-    for number in sorted(range(len(curves)), key=lambda n: (-_left(curves[n], at[n]), n)):
-        raised = min(caps[number] + spare_bytes, curves[number][0].peak_bytes)
-        spare_bytes -= raised - caps[number]
-        caps[number] = raised
-    return tuple(caps)
 
 
 def lane_shares(workloads: Sequence[Workload], cache: PlanCache | None = None) -> tuple[float, ...]:
@@ -275,144 +252,11 @@ def lane_shares(workloads: Sequence[Workload], cache: PlanCache | None = None) -
     return tuple(demand / total if demand else 1.0 for demand in demands)
 
 
-@dataclass(slots=True)
-class _GraphCandidates:
-    """The candidate plans of one graph, and its budget curve once that is known."""
-
-    candidates: CandidatePlans
-    _curve: tuple[CandidatePlan, ...] = ()
-
-    def curve(self) -> tuple[CandidatePlan, ...]:
-        self._curve = self._curve or self.candidates.curve()
-        return self._curve
-
-
-@dataclass(slots=True)
-class _PlannedJob:
-    """One job's graphs, each with its candidate plans."""
-
-    workload: Workload
-    graph_candidates: list[_GraphCandidates]
-    cache: PlanCache
-
-    def curve(self) -> tuple[CandidatePlan, ...]:
-        """Return the training step's curve. A job of several graphs needs as much as the largest of them."""
-        return self.graph_candidates[0].curve()
-
-    def is_as_fast_within(self, cap_bytes: int) -> bool:
-        """Return whether the training step takes no longer within this memory than with all that it can use, or than
-        other ranks of its job need.
-        """
-        step = self.graph_candidates[0].candidates
-        return step.best(cap_bytes).iteration_ns <= max(step.top.iteration_ns, self.workload.others_ns)
-
-    def plans(self, cap_bytes: int) -> tuple[Plan, ...]:
-        if cap_bytes >= max(liveness_peak(graph, self.cache) for graph in self.workload.graphs):
-            return (Plan(policy=NAME),) * len(self.graph_candidates)  # no tensor moves without need
-        return tuple(graph.candidates.within(cap_bytes, NAME) for graph in self.graph_candidates)
-
-
-# --- dividing a budget -----------------------------------------------------------------------------------------
-
-_Division = Callable[[Sequence[_PlannedJob], Sequence[int], Sequence[int], int], tuple[int, ...]]
-
-
-def _along_curves(
-    jobs: Sequence[_PlannedJob], leasts: Sequence[int], caps: Sequence[int], budget_bytes: int, *, power: int = 1
-) -> tuple[int, ...]:
-    """Divide the budget so that no job is above its own cap or below what its graphs need."""
-    curves = [
-        [
-            _bounded(candidate, least, cap, job.curve()[0].iteration_ns, power, job.workload.others_ns)
-            for candidate in job.curve()
-        ]
-        for job, least, cap in zip(jobs, leasts, caps, strict=True)
-    ]
-    weights = [1 / max(_LEAST_RATE, job.workload.max_swapping_rate) for job in jobs]
-    return divide_by_curves(curves, weights, budget_bytes)
-
-
-def _along_steep_curves(
-    jobs: Sequence[_PlannedJob], leasts: Sequence[int], caps: Sequence[int], budget_bytes: int
-) -> tuple[int, ...]:
-    """Divide the budget for the least sum of powers of the slowdowns, so that no slowdown is much
-    larger than others.
-    """
-    return _along_curves(jobs, leasts, caps, budget_bytes, power=_STEEP)
-
-
-def _equally(
-    jobs: Sequence[_PlannedJob], leasts: Sequence[int], caps: Sequence[int], budget_bytes: int
-) -> tuple[int, ...]:
-    return equal_parts(leasts, caps, budget_bytes)
-
-
-def _part_of_the_way(
-    jobs: Sequence[_PlannedJob], leasts: Sequence[int], caps: Sequence[int], budget_bytes: int, *, way: float
-) -> tuple[int, ...]:
-    """Divide the budget a fraction `way` of the way from equal parts to the division along the curves."""
-    equal = _equally(jobs, leasts, caps, budget_bytes)
-    along = _along_curves(jobs, leasts, caps, budget_bytes)
-    return tuple(part + int(way * (other - part)) for part, other in zip(equal, along, strict=True))
-
-
-# further on, jobs starve as they do along the curves
-_BETWEEN = tuple(partial(_part_of_the_way, way=way) for way in (0.25, 0.5))
-
-
-def _by_peak(
-    jobs: Sequence[_PlannedJob], leasts: Sequence[int], caps: Sequence[int], budget_bytes: int
-) -> tuple[int, ...]:
-    return parts_by_peak(leasts, caps, budget_bytes)
-
-
-def _bounded(
-    candidate: CandidatePlan, least_bytes: int, cap_bytes: int, fastest_ns: int, power: int, others_ns: int
-) -> CandidatePlan:
-    peak_bytes = max(least_bytes, min(cap_bytes, candidate.peak_bytes))
-    iteration_ns, fastest_ns = max(candidate.iteration_ns, others_ns), max(fastest_ns, others_ns)
-    if power > 1:
-        iteration_ns = round(fastest_ns * (iteration_ns / fastest_ns) ** power)
-    return replace(candidate, peak_bytes=peak_bytes, iteration_ns=iteration_ns)
-
-
 def _peaks(workloads: Sequence[Workload], plans: Plans, cache: PlanCache) -> list[int]:
     return [
         max(peak(graph, plan, cache) for graph, plan in zip(w.graphs, p, strict=True))
         for w, p in zip(workloads, plans, strict=True)
     ]
-
-
-def _jobs(
-    workloads: Sequence[Workload],
-    link: Link,
-    shares: Sequence[float],
-    options: PlanOptions,
-    cache: PlanCache,
-) -> list[_PlannedJob]:
-    """Return each job's candidate plans for each graph. Equal graphs on equal shares use the same candidates."""
-    known: dict[tuple[int, tuple[int, ...], float], _GraphCandidates] = {}
-    jobs = []
-    for workload, share in zip(workloads, shares, strict=True):
-        candidates = []
-        for number, (graph, latency_ns) in enumerate(zip(workload.graphs, workload.latency_ns, strict=True)):
-            key = (id(graph), latency_ns, share)
-            if key not in known:
-                made = CandidatePlans(
-                    graph,
-                    latency_ns,
-                    link,
-                    share=share,
-                    rewrites=options.rewrites,
-                    effort=options.effort if number == 0 else Effort.QUICK,
-                    work=options.work,
-                    cancellation_check=options.cancellation_check,
-                    cache=cache,
-                )
-                known[key] = _GraphCandidates(made)
-            candidates.append(known[key])
-        jobs.append(_PlannedJob(workload, candidates, cache))
-    return jobs
 
 
 def _shares(workloads: Sequence[Workload], compute: Compute, cache: PlanCache) -> list[tuple[float, ...]]:
@@ -465,32 +309,3 @@ def _forecasts(
         for w, p in zip(workloads, plans, strict=True)
     ]
     return simulate(runs, link, compute=compute, cache=cache)
-
-
-def _step(number: int, curve: Sequence[CandidatePlan], at: int, weight: float) -> tuple[float, int, int] | None:
-    """Return the cheapest step down this curve: weighted slowdown for each byte, number of the curve, and target
-    candidate.
-    """
-    steps = [
-        (weight * (_cost_ns(candidate) - _cost_ns(curve[at])) / curve[0].iteration_ns / lower, number, k)
-        for k, candidate in enumerate(curve[at + 1 :], at + 1)
-        if (lower := curve[at].peak_bytes - candidate.peak_bytes) > 0
-    ]
-    return min(steps, default=None)
-
-
-def _left(curve: Sequence[CandidatePlan], at: int) -> float:
-    """Return the slowdown that one more byte removes at this candidate, relative to the fastest candidate."""
-    if at == 0:
-        return 0.0
-    higher, lower = curve[at - 1], curve[at]
-    return (
-        (lower.iteration_ns - higher.iteration_ns)
-        / curve[0].iteration_ns
-        / (higher.peak_bytes - lower.peak_bytes + 1)
-    )
-
-
-def _cost_ns(candidate: CandidatePlan) -> float:
-    """Return the time, plus a little for copies that cost no time now, because they may meet other jobs' copies."""
-    return candidate.iteration_ns + _LANE_PRICE * candidate.lane_ns

@@ -8,9 +8,10 @@ from indb_tensile.scheduler.plan_cache import PlanCache
 from indb_tensile.scheduler.policies.budget_curve import BudgetCurve
 from indb_tensile.scheduler.policies.candidate_curve import curve
 from indb_tensile.scheduler.policies.fitting import excess_bytes
+from indb_tensile.scheduler.policies.job_candidates import NAME
 from indb_tensile.scheduler.policies.policy import USUAL_OPTIONS, PlanOptions, Plans, Policy
 from indb_tensile.scheduler.policies.replan import replan
-from indb_tensile.scheduler.policies.tensile_plus import NAME, JointBudgetPlanner, slowdown
+from indb_tensile.scheduler.policies.tensile_plus import JointBudgetPlanner, slowdown
 from indb_tensile.scheduler.search.local_search import Effort
 from indb_tensile.scheduler.workload import Workload, least_bytes
 
