@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from indb_tensile.job import Task
-from indb_tensile.learning.reports.datareport import Fact
+from indb_tensile.learning.reports.report_facts import Fact
 from indb_tensile.learning.training.preparation import assemble
 from tests.learning.tables import spec, table
 

@@ -25,7 +25,7 @@ from indb_tensile.learning.encoding import encoded_parts, encoders, row_weights,
 from indb_tensile.learning.encoding.encoded_parts import Part
 from indb_tensile.learning.relation.locked_relation import ReadLimits
 from indb_tensile.learning.relation.memory_estimate import RowMemoryLimits
-from indb_tensile.learning.reports import datareport
+from indb_tensile.learning.reports import column_facts, datareport
 from indb_tensile.learning.storage import moments, splits
 from indb_tensile.learning.storage.block_cache import BlockCache
 from indb_tensile.learning.storage.byte_strings import StoredTexts
@@ -185,7 +185,7 @@ def test_rows_in_a_file_give_the_bits_of_rows_in_memory(
     tables: Database, table: str, small_blocks: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if small_blocks:
-        for module in (moments, encoders, scalings, text_encoders, targets, datareport):
+        for module in (moments, encoders, scalings, text_encoders, targets, column_facts, datareport):
             monkeypatch.setattr(module, "FIT_BLOCK_NUMBERS", 500)
         for module in (encoded_parts, row_weights):
             monkeypatch.setattr(module, "BLOCK_ROWS", 700)

@@ -21,7 +21,7 @@ from indb_tensile.catalog.fault_origin import is_database_fault, server_message
 from indb_tensile.catalog.jobs import Progress
 from indb_tensile.errors import DatabaseError, LostClaimError
 from indb_tensile.job import ClaimedJob, Phase
-from indb_tensile.learning.reports.datareport import Fact
+from indb_tensile.learning.reports.report_facts import Fact
 
 from .progress_signs import ProgressSigns
 from .retrying_session import RetryingSession

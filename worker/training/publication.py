@@ -26,9 +26,9 @@ from indb_tensile.learning.forecasting.forecast_table import ForecastRows, step_
 from indb_tensile.learning.models.artifacts import ModelBundle
 from indb_tensile.learning.models.comparison import why_incomparable, why_other_forecast
 from indb_tensile.learning.models.model_predictor import ModelPredictor
-from indb_tensile.learning.reports.datareport import Fact
 from indb_tensile.learning.reports.held_out_importance import stored_importance
 from indb_tensile.learning.reports.pair_report import report_popularity
+from indb_tensile.learning.reports.report_facts import Fact
 from indb_tensile.learning.reports.result_report import report_result
 from indb_tensile.learning.reports.series_report import best_baseline, report_baselines
 from indb_tensile.learning.training.boosted_baseline import why_no_baseline

@@ -5,86 +5,28 @@ suspicious about them. It contains names of columns and classes, counts, shares,
 standard deviation, but no other value of the table.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from itertools import islice
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from indb_tensile.job import Task
-from indb_tensile.learning.encoding.feature_options import FeatureOptions
-from indb_tensile.learning.encoding.image_faults import SkippedRows
-from indb_tensile.learning.encoding.preprocessor import Encoder, Preprocessor, TextEncoder
 from indb_tensile.learning.encoding.targets import TargetEncoding
-from indb_tensile.learning.encoding.text_encoders import TextFacts
-from indb_tensile.learning.encoding.tokens import TokenFacts
 from indb_tensile.learning.reports import leakage
-from indb_tensile.learning.storage.columns import ColumnData, ColumnKind, ColumnRows, Mask, Rows, TableData
+from indb_tensile.learning.reports.column_facts import column_facts, encoding_facts
+from indb_tensile.learning.reports.report_facts import MOST_NAMES, MOSTLY, Fact, ReportInput, share_text
+from indb_tensile.learning.storage.columns import ColumnKind, ColumnRows, Mask, Rows
 from indb_tensile.learning.storage.moments import FIT_BLOCK_NUMBERS, moments
 from indb_tensile.learning.storage.row_storage import gathered, row_blocks
-from indb_tensile.learning.storage.splits import Hashes, Parts, Split, hash_ranges, row_hashes
-from indb_tensile.request.preprocess_rules import PREPROCESS
+from indb_tensile.learning.storage.splits import Hashes, Parts, hash_ranges, row_hashes
 from indb_tensile.request.split_rules import PARTS, TABLE_OPTIONS
 
 _MOST_FACTS = 1000  # per section
-_MOST_CLASSES = 50
 _LONGEST_LABEL = 60
 _FEW_TEST_ROWS = 30  # the report warns about fewer test rows
 _DOMINANT = 0.9  # the report warns if the most frequent class has more than this share of the rows
-_MOSTLY = 0.5  # the report warns if a larger share of the values is missing
 _BLOCK_ROWS = 1 << 15  # rows hashed at once: a block in the processor's cache is several times as fast
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fact:
-    """One line of a report.
-
-    `subject` is a column, a class or a metric. `warning` is a sentence, or None.
-    """
-
-    section: str
-    fact: str
-    value: str
-    subject: str | None = None
-    warning: str | None = None
-
-    def to_json(self) -> dict[str, str | None]:
-        """Return the fact as it is stored."""
-        return {name: getattr(self, name) for name in ("section", "subject", "fact", "value", "warning")}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ReportInput:
-    """The input of a report: a table that was read, and the results of preparing it for training.
-
-    `known` are the positions of the rows that have a target and whose images can be read. `parts` contains positions
-    within `known`. `skipped` are the rows whose images cannot be read, and `unlabeled_rows` those without a target;
-    None stands for all rows that are not known.
-    """
-
-    table: TableData
-    known: Rows
-    parts: Parts
-    split: Split
-    preprocessor: Preprocessor
-    options: FeatureOptions
-    skipped: tuple[SkippedRows, ...] = ()
-    unlabeled_rows: int | None = None
-
-    @property
-    def target(self) -> ColumnData:
-        """Return the target values of the rows that have a target."""
-        data = self.table.columns[self.preprocessor.target.name]
-        return data if len(self.known) == self.table.rows else data.stored(self.known, self.table.storage)
-
-    def rows(self, part: str) -> Rows:
-        """Return the positions in the table of the rows of a part."""
-        positions: Rows = getattr(self.parts, part)
-        if len(self.known) == self.table.rows:
-            return positions
-        return gathered(self.known, positions, self.table.storage)
 
 
 def report_data(subject: ReportInput) -> tuple[Fact, ...]:
@@ -93,9 +35,9 @@ def report_data(subject: ReportInput) -> tuple[Fact, ...]:
     A warning is attached to the fact that it is about.
     """
     if subject.preprocessor.target.anomaly is not None or subject.preprocessor.target.pair is not None:
-        sections: tuple[Iterator[Fact], ...] = (_split_facts(subject), _encoding_facts(subject, ()))
+        sections: tuple[Iterator[Fact], ...] = (_split_facts(subject), encoding_facts(subject, ()))
         return tuple(fact for section in sections for fact in islice(section, _MOST_FACTS))
-    sections = (_row_facts(subject), _split_facts(subject), _target_facts(subject), _column_facts(subject))
+    sections = (_row_facts(subject), _split_facts(subject), _target_facts(subject), column_facts(subject))
     return tuple(fact for section in sections for fact in islice(section, _MOST_FACTS))
 
 
@@ -105,14 +47,16 @@ def _row_facts(subject: ReportInput) -> Iterator[Fact]:
     yield Fact(section="rows", fact="read", value=str(table.rows))
     dropped = table.rows - known if subject.unlabeled_rows is None else subject.unlabeled_rows
     warning = (
-        f"the target is NULL in {_share(dropped, table.rows)} of the rows" if dropped > _MOSTLY * table.rows else None
+        f"the target is NULL in {share_text(dropped, table.rows)} of the rows"
+        if dropped > MOSTLY * table.rows
+        else None
     )
     name = subject.preprocessor.target.name
     yield Fact(
         section="rows", subject=name, fact="left out, as the target is NULL", value=str(dropped), warning=warning
     )
     for own in subject.skipped:
-        warning = f"{_share(own.rows, table.rows)} of the rows have an image that cannot be read"
+        warning = f"{share_text(own.rows, table.rows)} of the rows have an image that cannot be read"
         yield Fact(
             section="rows",
             subject=own.column,
@@ -124,7 +68,7 @@ def _row_facts(subject: ReportInput) -> Iterator[Fact]:
     yield Fact(section="rows", fact="equal to another row in features and target", value=str(equal_rows))
     if not duplicates:
         return
-    share = _share(duplicates, len(subject.parts.test))
+    share = share_text(duplicates, len(subject.parts.test))
     warning = f"{share} of the test rows are also in the training part: the metric is too optimistic"
     yield Fact(
         section="rows", fact="of the test part equal to a training row", value=str(duplicates), warning=warning
@@ -215,7 +159,7 @@ def _split_facts(subject: ReportInput) -> Iterator[Fact]:
             section="split",
             subject=part,
             fact="rows",
-            value=f"{rows} ({_share(rows, len(subject.known))})",
+            value=f"{rows} ({share_text(rows, len(subject.known))})",
             warning=_part_warning(part, rows, subject),
         )
 
@@ -254,7 +198,7 @@ def _target_facts(subject: ReportInput) -> Iterator[Fact]:
     total = sum(counts.values(), np.zeros(target.outputs, np.int64))
     exclusive = target.task is Task.CLASSIFICATION
     most_frequent = int(np.argmax(total))
-    for class_number in np.argsort(-total, kind="stable").tolist()[:_MOST_CLASSES]:
+    for class_number in np.argsort(-total, kind="stable").tolist()[:MOST_NAMES]:
         rows_by_part = {part: int(counts[part][class_number]) for part in PARTS}
         warning = _class_warning(rows_by_part)
         if exclusive and class_number == most_frequent and total[class_number] > _DOMINANT * total.sum():
@@ -266,8 +210,8 @@ def _target_facts(subject: ReportInput) -> Iterator[Fact]:
         label = target.names[class_number][:_LONGEST_LABEL]
         fact = "rows of the class" if exclusive else "rows with the label"
         yield Fact(section="target", subject=label, fact=fact, value=value, warning=warning)
-    if target.outputs > _MOST_CLASSES:
-        others = str(target.outputs - _MOST_CLASSES)
+    if target.outputs > MOST_NAMES:
+        others = str(target.outputs - MOST_NAMES)
         fact = "classes that are not listed" if exclusive else "labels that are not listed"
         yield Fact(section="target", subject=target.name, fact=fact, value=others)
 
@@ -280,11 +224,11 @@ def _quantity_facts(subject: ReportInput) -> Iterator[Fact]:
         values = ColumnRows(data, getattr(subject.parts, part))
         if len(values):
             means, deviations = _means_and_deviations(values, len(names))
-            for name, mean, deviation in list(zip(names, means, deviations, strict=True))[:_MOST_CLASSES]:
+            for name, mean, deviation in list(zip(names, means, deviations, strict=True))[:MOST_NAMES]:
                 figures = f"mean {mean:.4g}, standard deviation {deviation:.4g}"
                 yield Fact(section="target", subject=name, fact=f"{_PART_NAMES[part]} values", value=figures)
-    if len(names) > _MOST_CLASSES:
-        others = str(len(names) - _MOST_CLASSES)
+    if len(names) > MOST_NAMES:
+        others = str(len(names) - MOST_NAMES)
         yield Fact(section="target", subject=target.name, fact="values that are not listed", value=others)
 
 
@@ -317,163 +261,3 @@ def _class_warning(rows: Mapping[str, int]) -> str | None:
     if not rows["train"]:
         return "the training part has no row of this class: the model cannot learn it"
     return None if rows["test"] else "the test part has no row of this class: the metric says nothing about it"
-
-
-def _column_facts(subject: ReportInput) -> Iterator[Fact]:
-    """Describe the features: findings about leaks first, then encodings and values."""
-    recipe, columns = subject.preprocessor.recipe, subject.table.columns
-    leaks = leakage.findings(columns, recipe.features, recipe.target.name, recipe.target.task, subject.known)
-    for finding in leaks:  # findings come first, because the number of facts of a section is limited
-        fact, value, warning = _finding_texts(finding.kind, recipe.target.name)
-        yield Fact(section="columns", subject=finding.column, fact=fact, value=value, warning=warning)
-    yield from _encoding_facts(subject, leaks)
-
-
-def _encoding_facts(subject: ReportInput, leaks: Sequence[leakage.Finding]) -> Iterator[Fact]:
-    """Describe how the features are encoded, and their values."""
-    recipe, columns = subject.preprocessor.recipe, subject.table.columns
-    reported = {(finding.column, finding.kind) for finding in leaks}
-    encodings = dict(_encodings(subject.preprocessor))
-    texts = {
-        facts.name: facts for facts in subject.preprocessor.text_facts if (facts.name, leakage.KEY) not in reported
-    }
-    train = subject.rows("train")
-    for name in recipe.features:
-        for own in [path.name for path in recipe.documents if path.column == name] or [name]:
-            yield Fact(section="columns", subject=own, fact="encoding", value=encodings[own])
-        yield from _value_facts(name, columns[name], train, texts.get(name))
-    yield from map(_token_fact, subject.preprocessor.token_facts)
-    unused = [
-        column.name
-        for column in subject.table.described
-        if column.name not in (*recipe.features, *recipe.target.source_columns)
-    ]
-    if unused:
-        yield Fact(section="columns", fact="left out of the features", value=", ".join(unused[:_MOST_CLASSES]))
-
-
-def _encodings(preprocessor: Preprocessor) -> Iterator[tuple[str, str]]:
-    """Yield each feature's name and a description of its encoding."""
-    recipe = preprocessor.recipe
-    numbers = recipe.numbers
-    for place, name in enumerate(numbers.names):
-        plain = numbers.mean[place] == 0.0 and numbers.scale[place] == 1.0
-        own = "a number as it is" if plain else "a standardised number"
-        if name in numbers.scalings:
-            own += f", scaled by {numbers.scalings[name].function}"
-        yield name, f"{own}, and whether it is missing" if place in numbers.indicators else own
-    kinds: dict[str, Sequence[Encoder | TextEncoder]] = {
-        "text": recipe.all_texts,
-        "time": recipe.times,
-        "array": recipe.arrays,
-        "labels": recipe.labels,
-        "image": recipe.images,
-    }
-    for kind, encoders in kinds.items():
-        for encoder in encoders:
-            yield encoder.name, f"{kind}: {len(encoder.outputs)} numbers"
-    for image in recipe.images:
-        colours = "grey" if image.channels == 1 else "rgb"
-        yield image.name, f"image: {image.height} x {image.width} pixels, {colours}, {image.resize}"
-    for tokens in recipe.tokens:
-        yield tokens.name, f"text: the first {tokens.length} tokens, of {tokens.size} different ones"
-    for own_tokens in recipe.network_tokens:
-        yield own_tokens.name, f'text: the first {own_tokens.length} tokens of network "{own_tokens.network}"'
-
-
-def _value_facts(name: str, data: ColumnData, train: Rows, text: TextFacts | None) -> Iterator[Fact]:
-    """Describe the values of a column in the training rows.
-
-    Of arrays, labels, documents and images only the missing ones are counted, because a look at the values would need
-    additional memory.
-    """
-    learned = ColumnRows(data, train)
-    if data.present and (data.all_finite or data.kind in _NOT_LOOKED_AT):
-        absent_rows = 0
-    elif data.kind in _NOT_LOOKED_AT:
-        absent_rows = sum(int(data.missing[train[start:end]].sum()) for start, end in row_blocks(len(train)))
-    else:
-        absent_rows = sum(int(block.absent().sum()) for block in learned.blocks(FIT_BLOCK_NUMBERS))
-    if absent_rows:
-        share = _share(absent_rows, len(train))
-        warning = f"{share} of the training rows have no value" if absent_rows > _MOSTLY * len(train) else None
-        yield Fact(section="columns", subject=name, fact="missing in the training rows", value=share, warning=warning)
-    if data.kind in _NOT_LOOKED_AT or absent_rows == len(train):
-        return
-    if _is_constant(learned):
-        warning = "the column has one value in all training rows: nothing is learned from it"
-        yield Fact(section="columns", subject=name, fact="different values", value="1", warning=warning)
-    elif text is not None:
-        yield _category_fact(text)
-
-
-_NOT_LOOKED_AT = (ColumnKind.ARRAY, ColumnKind.LABELS, ColumnKind.DOCUMENT, ColumnKind.IMAGE)
-
-
-def _category_fact(facts: TextFacts) -> Fact:
-    warning = None
-    if facts.other_rows:
-        share = _share(facts.other_rows, facts.rows)
-        warning = (
-            f"{facts.distinct - facts.categories} rarer texts, in {share} of the training "
-            f'rows, are one category "(other)": preprocess => \'{{"categories": {facts.distinct}}}\' keeps them apart'
-        )
-    value = f"{facts.categories} of {facts.distinct}"
-    return Fact(section="columns", subject=facts.name, fact="categories", value=value, warning=warning)
-
-
-def _token_fact(facts: TokenFacts) -> Fact:
-    share = _share(facts.whole_rows, facts.known_rows)
-    warning = None
-    if facts.known_rows and facts.whole_rows < _MOSTLY * facts.known_rows:
-        more = min(2 * facts.length, PREPROCESS["length"]["maximum"])
-        warning = (
-            f"the network reads the whole of {share} of the texts only: "
-            f'preprocess => \'{{"length": {{"{facts.name}": {more}}}}}\' lets it read more of them'
-        )
-    value = f"{share} of the texts as a whole"
-    return Fact(section="columns", subject=facts.name, fact="read", value=value, warning=warning)
-
-
-def _is_constant(learned: ColumnRows) -> bool:
-    """Return whether all training rows that have a value have the same value.
-
-    Most columns differ in the first block.
-    """
-    known: list[Any] = []
-    for block in learned.blocks(_BLOCK_ROWS):
-        present = block.values[~block.absent()]
-        if len(present):
-            known = known or [present[0]]
-            if not (present == known[0]).all():
-                return False
-    return True
-
-
-def _finding_texts(kind: str, target: str) -> tuple[str, str, str]:
-    """Return the fact, its value and the warning for a kind of finding."""
-    advice = "leave it out with exclude, unless its value is available at prediction time"
-    return {
-        leakage.KEY: (
-            "a different value in each row",
-            "yes",
-            "it looks like a key, which only identifies rows: leave it out with exclude",
-        ),
-        leakage.COUNTER: (
-            "increases with each row",
-            "yes",
-            "it looks like a key, which only identifies rows: leave it out with exclude",
-        ),
-        leakage.EQUAL: ("equal to the target", "yes", f"it has the values of {target}: {advice}"),
-        leakage.ORDERING: ("in order with the target", "yes", f"it reveals {target}: {advice}"),
-        leakage.DETERMINING: ("determines the target", "yes", f"each of its values has one {target}: {advice}"),
-        leakage.MISSING_WITH: (
-            "missing with the target",
-            "yes",
-            f"whether its value is missing reveals {target}: {advice}",
-        ),
-    }[kind]
-
-
-def _share(part: int, whole: int) -> str:
-    return f"{100 * part / whole:.3g} %" if whole else "0 %"

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from indb_tensile.learning.encoding.pair_encoding import MOST_JUDGED, Numbers
-from indb_tensile.learning.reports.datareport import Fact
+from indb_tensile.learning.reports.report_facts import Fact
 
 
 def report_popularity(

@@ -8,7 +8,7 @@ import numpy as np
 from indb_tensile.job import Task
 from indb_tensile.learning.encoding.preprocessor import Preprocessor
 from indb_tensile.learning.evaluation.model_metrics import HIGHER_IS_BETTER, evaluate
-from indb_tensile.learning.reports.datareport import Fact
+from indb_tensile.learning.reports.report_facts import Fact
 
 _SLIGHT = 0.01  # smaller differences of r2, and relative differences of a metric to minimise, are ignored
 

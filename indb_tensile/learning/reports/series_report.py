@@ -5,7 +5,7 @@ from typing import Any
 
 from indb_tensile.learning.encoding.forecast_encoding import ErrorSums
 from indb_tensile.learning.forecasting.forecast_table import ForecastRows
-from indb_tensile.learning.reports.datareport import Fact
+from indb_tensile.learning.reports.report_facts import Fact
 
 _MANY = 0.2  # share of steps that are gaps, from which on a warning says so
 

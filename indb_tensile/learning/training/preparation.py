@@ -36,7 +36,8 @@ from indb_tensile.learning.relation.memory_estimate import (
     estimate_memory,
 )
 from indb_tensile.learning.relation.relation_reader import read, require_same_numbers
-from indb_tensile.learning.reports.datareport import Fact, ReportInput, report_data
+from indb_tensile.learning.reports.datareport import report_data
+from indb_tensile.learning.reports.report_facts import Fact, ReportInput
 from indb_tensile.learning.reports.series_report import report_series
 from indb_tensile.learning.storage.columns import Column, ColumnRows, Rows, TableData
 from indb_tensile.learning.storage.splits import Parts, Split

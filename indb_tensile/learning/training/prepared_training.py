@@ -15,7 +15,7 @@ from indb_tensile.learning.encoding.preprocessor import Preprocessor
 from indb_tensile.learning.forecasting.forecast_table import ForecastRows
 from indb_tensile.learning.networks.hyperparams import TrainingSettings
 from indb_tensile.learning.networks.registered_network import RegisteredNetwork
-from indb_tensile.learning.reports.datareport import Fact
+from indb_tensile.learning.reports.report_facts import Fact
 from indb_tensile.learning.storage.columns import Columns
 from indb_tensile.learning.training.earlystop import EarlyStop
 
