@@ -11,7 +11,6 @@ from pathlib import Path
 
 import torch
 
-from indb_tensile.catalog import plans
 from indb_tensile.catalog.jobs import Progress
 from indb_tensile.device.round_member import RoundMember, Seat
 from indb_tensile.executor.capture.optimizer import AVERAGE, state_name
@@ -31,7 +30,7 @@ from indb_tensile.learning.networks.tensorstream import TensorSpec
 from indb_tensile.learning.training.earlystop import EarlyStop
 from indb_tensile.learning.training.plateau import Plateau
 from indb_tensile.learning.training.prepared_training import Prepared
-from indb_tensile.messages import Measured, TrainerLink
+from indb_tensile.messages import TrainerLink
 from indb_tensile.scheduler.timing.recorded_iterations import PauseKind
 
 from ..captured_steps import CapturedSteps
@@ -41,6 +40,7 @@ from .checkpointing import Checkpointing
 from .controller_orders import ControllerOrders
 from .divergence import require_finite
 from .inbox import Inbox
+from .latency_reports import LatencyReports
 from .losses import Losses
 from .memory_corrections import MemoryCorrections
 from .progress_writer import PROGRESS_S, ProgressWriter
@@ -51,10 +51,6 @@ from .trace_recording import TraceRecording
 from .trial_rungs import EpochFigures, TrialRungs, published_figures
 
 log = logging.getLogger("trainer")
-
-CONTROLLER_REPORT_S = 1.0  # least seconds between two reports of latencies to the controller
-FIRST_REPORT_S = 0.25  # of training before the first one, because first steps take up to three times as long
-CATALOG_WRITE_S = 10.0  # least seconds between two writes of latencies to the catalog
 
 
 @dataclass(kw_only=True)
@@ -89,9 +85,7 @@ class EpochLoop:
     _orders: ControllerOrders = field(init=False)
     _best: BestWeights = field(init=False)
     _stored: tuple[str, ...] = field(init=False)  # the parameters and buffers that a version has
-    _measured_at: float | None = None
-    _recorded_at: float = field(default_factory=time.monotonic)
-    _recorded: bool = False
+    _latency_reports: LatencyReports = field(init=False)
     _validated_s: float = math.inf  # duration of the last validation
     _rows_trained: int = 0
     _seconds_trained: float = 0.0
@@ -112,6 +106,13 @@ class EpochLoop:
         self._checkpoint_retry = CheckpointRetry(self.checkpointing, self.progress_writer)
         self._work = work_of(self.prepared, self.steps)
         self._remaining = Remaining(self._work)
+        self._latency_reports = LatencyReports(
+            runner=self.runner,
+            link=self.link,
+            steps=self.steps,
+            progress_writer=self.progress_writer,
+            step_duration=self._step_duration,
+        )
         self._orders = ControllerOrders(
             self.runner,
             self.link,
@@ -137,7 +138,7 @@ class EpochLoop:
                 with self.traces.pausing(PauseKind.EPOCH):
                     self._close_epoch(loss)
                     self._pass_rung()
-        self._measure(self.steps_left, last=True)
+        self._latency_reports.report(self.steps_left, trained_s=self._seconds_trained, last=True)
         self.traces.end()
         self._orders.give_loan_back()
         if self.trial is not None:
@@ -199,7 +200,7 @@ class EpochLoop:
                 self._seconds_trained += time.monotonic() - started
                 steps_left = self._work.steps_left(Position(epochs=epoch, steps=step + 1))
                 self._step_duration.begin(steps_left)
-                self._measure(steps_left)
+                self._latency_reports.report(steps_left, trained_s=self._seconds_trained)
                 self._remaining.stepped(self._elapsed_s())
                 self.progress_writer.signs.steps_left = steps_left
                 first_of_all = epoch == 0 and step == 0
@@ -304,44 +305,6 @@ class EpochLoop:
         self._done_at += parked_s
         if self.trial is not None:
             self.trial.parked_s += parked_s
-
-    def _measure(self, steps_left: float, *, last: bool = False) -> None:
-        """Report the latencies of iterations to the controller, and less often those of operators to the catalog.
-
-        The `last` report is for later jobs of this kind. A short training makes no other one.
-        """
-        now = time.monotonic()
-        if self._measured_at is None:
-            due = self._seconds_trained >= FIRST_REPORT_S
-        else:
-            due = now >= self._measured_at + CONTROLLER_REPORT_S
-        if not (due or last):
-            return
-        measured = self.runner.measured()
-        if measured is None:
-            return
-        self._measured_at = now
-        self.steps.sampled_ns = measured.latency_ns
-        self.link.send(
-            Measured(
-                job=self.progress_writer.job.job,
-                generation=self.runner.generation,
-                latency_ns=measured.latency_ns,
-                iteration_ns=measured.iteration_ns,
-                stall_ns=measured.stall_ns,
-                peak_bytes=measured.peak_bytes,
-                graph_share=measured.graph_share,
-                step_ns=self._step_duration.take_ns(steps_left),
-                last=last,
-            )
-        )
-        if now >= self._recorded_at + CATALOG_WRITE_S or (last and not self._recorded):
-            self._recorded_at, self._recorded = now, True
-            self._record_latencies(measured.latency_ns, measured.samples)
-
-    def _record_latencies(self, latency_ns: tuple[int, ...], samples: int) -> None:
-        rows = self.steps.measurements(latency_ns, samples)
-        self.progress_writer.remember(lambda c: plans.record_latencies(c, self.steps.kind, rows))
 
     def _progress(
         self, step: int, steps: int, loss: float, figures: dict[str, float | None] | None = None
