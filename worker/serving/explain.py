@@ -12,22 +12,15 @@ from typing import Any
 import torch
 
 from indb_tensile import config
-from indb_tensile.device import hardware
 from indb_tensile.device.backend import uploads_ahead
-from indb_tensile.executor.capture.passes import Passes
-from indb_tensile.executor.capture.rank_share import RankShare, Reduce, divide_parts
-from indb_tensile.executor.capture.split_normalisations import with_split_normalisations
-from indb_tensile.executor.capture.step_capture import CapturedStep, capture_evaluation, capture_training
-from indb_tensile.executor.latency.latency_predictor import Predictor, predict_latencies
-from indb_tensile.executor.ranks.exchange_traffic import copy_loss_of, latencies_on_network, stored_signatures
+from indb_tensile.executor.capture.rank_share import RankShare
+from indb_tensile.executor.capture.step_capture import CapturedStep
+from indb_tensile.executor.latency.latency_predictor import Predictor
+from indb_tensile.executor.ranks.exchange_traffic import stored_signatures
 from indb_tensile.executor.ranks.foretold_rank import foretold_rank
-from indb_tensile.executor.run.precision import with_precision
-from indb_tensile.executor.run.state import HOST
-from indb_tensile.job import JobId
 from indb_tensile.learning.networks.registered_network import RegisteredNetwork
 from indb_tensile.scheduler.admission.outlook import Outlook, StartForecast, foretell_start
 from indb_tensile.scheduler.completion.demand import JobDemand
-from indb_tensile.scheduler.graph import StepGraph
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.next_batch import BATCH_NAMES, batch_tensors, buffer_bytes
 from indb_tensile.scheduler.plan import Infeasible, Plan
@@ -40,14 +33,23 @@ from indb_tensile.scheduler.timing.simulate_ranks import RankRun, simulate_ranks
 from indb_tensile.scheduler.trade_offs import trade_offs
 from indb_tensile.sizes import size
 
-from ..captured_steps import optimizer_settings
 from .exchange_outline import ExchangeOutline
+from .explained_steps import (
+    UNQUEUED,
+    Known,
+    capture_steps,
+    coverage_text,
+    explained_workload,
+    own_latencies,
+    rank_share,
+    step_signatures,
+    steps_by_length,
+)
 from .gang_outline import GangOutline, outline_gang
 from .length_costs import LengthCosts
 from .requests import Explain
 from .training_outline import TrainingOutline, outline
 
-_JOB = JobId(0)  # the job has no id yet
 _UNBOUNDED_BYTES = 1 << 62
 _BASELINES = ("vanilla", "liveness")
 _NS_PER_MS = 1_000_000
@@ -68,8 +70,6 @@ _FIGURES = (
 )
 
 Row = dict[str, Any]
-# Latency in ns and workspace in bytes of known operators, by signature.
-Known = dict[str, tuple[int, int]]
 Measured = Callable[[Iterable[str]], Known]
 FindNetwork = Callable[[Mapping[str, Any], int], RegisteredNetwork | None]
 FindGangNetwork = Callable[[int], GangNetwork | None]  # for a number of devices; None if so many have not met
@@ -160,13 +160,13 @@ class Explainer:
         """
         network = self._network(request.spec.architecture, request.owner_oid)
         training = outline(request.spec, request.columns, request.rows, request.shares, network)
-        share = _share(training, request.spec.devices)
-        steps = _capture_graphs(training, share, self._place)
+        share = rank_share(training, request.spec.devices)
+        steps = capture_steps(training, share, self._place)
         gang = None if share is None else self._gang_network(share.ranks)
-        measured = self._measured(_signatures(steps).union(stored_signatures(steps, gang).values()))
+        measured = self._measured(step_signatures(steps).union(stored_signatures(steps, gang).values()))
         predictor = self._predictor()
-        own_ns = _own_latencies(steps, measured, predictor)
-        workload = _workload(steps, own_ns, measured, share, gang)
+        own_ns = own_latencies(steps, measured, predictor)
+        workload = explained_workload(steps, own_ns, measured, share, gang)
         connection_bytes = 0 if share is None else self._connection_bytes(share.ranks)
         outlook = self._outlook()
         lent_bytes = 0 if outlook is None else outlook.lent_bytes  # these are free as soon as a job needs them
@@ -215,7 +215,7 @@ class Explainer:
             exchanged,
             "" if costs[-1] is None else costs[-1].text,
             self._upload_text(workload, outcomes[-1].answer),
-            _coverage(steps, measured, predictor),
+            coverage_text(steps, measured, predictor),
         )
         own["note"] = "; ".join(filter(None, notes))
         return rows
@@ -274,12 +274,12 @@ class Explainer:
         totals = [sum(ns) for ns in workload.latency_ns]
         longest_ns, trained_ns, evaluated_ns = totals[0], float(totals[0]), float(totals[-1])
         if training.texts is not None:
-            trained_ns = training.texts.mean([totals[place] for place in _steps_by_length(training)])
+            trained_ns = training.texts.mean([totals[place] for place in steps_by_length(training)])
             evaluated_ns = training.texts.mean(totals[-len(training.texts.lengths) :])
         of_epoch = (training.steps * trained_ns + training.passes * evaluated_ns) / max(1, longest_ns)
         steps = max(1.0, training.settings.epochs * of_epoch)
         demand = JobDemand(
-            job=_JOB,
+            job=UNQUEUED,
             owner=owner_oid,
             priority=0,
             steps=steps,
@@ -294,7 +294,7 @@ class Explainer:
         """Return what the step of each length costs, or None without a plan, and if texts have one length."""
         if training.texts is None or isinstance(answer, Infeasible):
             return None
-        places = _steps_by_length(training)
+        places = steps_by_length(training)
         steps = [(workload.graphs[place], answer.plans[place], workload.latency_ns[place]) for place in places]
         return LengthCosts.of(training.texts, steps, self._link)
 
@@ -406,98 +406,3 @@ def _sum(*values: float | None) -> float | None:
     """Return the sum, or None if any value is unknown."""
     known = [value for value in values if value is not None]
     return sum(known) if len(known) == len(values) else None
-
-
-def _share(training: TrainingOutline, devices: int) -> RankShare | None:
-    """Return the share of rank 0 if several devices train. Raises RequestError if a batch has too few parts for them.
-
-    If the request leaves the division of the optimizer's state to rank 0, each device keeps the whole state here.
-    """
-    if devices == 1:
-        return None
-    settings = training.settings
-    divide_parts(len(_passes(training).parts(training.batches[0])), devices)
-    return RankShare(rank=0, ranks=devices, reduce=Reduce(settings.reduce), divides_state=settings.zero_stage == 1)
-
-
-def _passes(training: TrainingOutline) -> Passes:
-    return Passes(micro_batch_size=training.settings.micro_batch_size, precision=training.settings.precision)
-
-
-def _capture_graphs(
-    training: TrainingOutline, share: RankShare | None, place: torch.device
-) -> tuple[CapturedStep, ...]:
-    """Capture the graphs of the job in its order (worker/captured_steps.py), as a trainer does on this place.
-
-    These are each size of training step, that of each shorter length, and the validation passes of all lengths.
-    With a `share`, training steps are those of one of several devices.
-    """
-    module, loss, optimizer = training.module, training.loss, optimizer_settings(training.settings)
-    passes = _passes(training)
-    missing = () if training.texts is None else training.texts.missing
-    shorter = [training.batch(training.batches[0], own) for own in missing]
-    trained = [*map(training.batch, training.batches), *shorter]
-    validated = [*shorter, training.batch(training.batches[0])]
-    captured = (
-        *(capture_training(module, loss, *batch, optimizer, passes, share, place) for batch in trained),
-        *(capture_evaluation(module, loss, *batch, optimizer, share) for batch in validated),
-    )
-    if place.type == HOST.type:
-        captured = (*map(with_split_normalisations, captured),)
-    return tuple(with_precision(step, passes.precision, place) for step in captured)
-
-
-def _steps_by_length(training: TrainingOutline) -> list[int]:
-    """Return the places of the steps of full batches among the graphs, from the shortest texts to the longest."""
-    first = len(training.batches)
-    missing = () if training.texts is None else training.texts.missing
-    return [*range(first, first + len(missing)), 0]
-
-
-def _graphs(steps: tuple[CapturedStep, ...], measured: Known) -> tuple[StepGraph, ...]:
-    workspace = {signature: workspace_bytes for signature, (_, workspace_bytes) in measured.items()}
-    return tuple(step.with_measured(workspace).graph for step in steps)
-
-
-def _own_latencies(
-    steps: tuple[CapturedStep, ...], measured: Known, predictor: Predictor | None
-) -> tuple[tuple[int, ...], ...]:
-    """Return the best known latencies of all steps, without other devices."""
-    return tuple(
-        _latencies(graph, predict_latencies(graph, step.descriptions, hardware.PROCESSOR_SPEED, predictor), measured)
-        for graph, step in zip(_graphs(steps, measured), steps, strict=True)
-    )
-
-
-def _workload(
-    steps: tuple[CapturedStep, ...],
-    latency_ns: tuple[tuple[int, ...], ...],
-    measured: Known,
-    share: RankShare | None,
-    gang: GangNetwork | None,
-) -> Workload:
-    if share is not None and gang is not None:
-        latency_ns = tuple(
-            latencies_on_network(step, own_ns, share, gang, measured)
-            for step, own_ns in zip(steps, latency_ns, strict=True)
-        )
-    copy_loss = copy_loss_of(steps, gang, measured)
-    return Workload(job=_JOB, graphs=_graphs(steps, measured), latency_ns=latency_ns, copy_loss=copy_loss)
-
-
-def _latencies(graph: StepGraph, estimates: tuple[int, ...], measured: Known) -> tuple[int, ...]:
-    pairs = zip(graph.operators, estimates, strict=True)
-    return tuple(measured.get(operator.signature, (estimate, 0))[0] for operator, estimate in pairs)
-
-
-def _coverage(steps: tuple[CapturedStep, ...], measured: Known, predictor: Predictor | None) -> str:
-    signatures = _signatures(steps)
-    known = len(signatures & measured.keys())
-    if known == len(signatures):
-        return "operator times as measured on this kind of device"
-    others = "estimated" if predictor is None else "predicted"
-    return f"{known} of {len(signatures)} kinds of operator measured on this kind of device, the others {others}"
-
-
-def _signatures(steps: tuple[CapturedStep, ...]) -> frozenset[str]:
-    return frozenset().union(*(step.signatures for step in steps))
