@@ -40,8 +40,8 @@ def joint_normalisations(
 
 
 def _makes_more(first: ProgramStep, second: ProgramStep) -> bool:
-    """Return whether the program makes views or returns values between the parts."""
-    return bool(first.after or first.returns or second.views)
+    """Return whether the program makes views, returns values or frees tensors between the parts."""
+    return bool(first.after or first.returns or first.gone or second.views)
 
 
 def shared_times(taken_ns: Sequence[int], joint: Collection[int]) -> list[int]:
