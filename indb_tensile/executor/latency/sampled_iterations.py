@@ -23,6 +23,10 @@ class SampledIterations:
     time. There latencies are medians, and `iteration_ns` is the mean including interruptions.
 
     `graph_share` is the time of an iteration as one graph, as a share of its time operator by operator.
+
+    `between_ns` is the time between the last operator of an iteration and the first one of the next: the batch is
+    put in place, the loss is read, and memory is accounted for. It is the median, because a validation, a checkpoint
+    or an order of the controller may lie between two iterations. It is 0 if it was not measured, as on a GPU.
     """
 
     latency_ns: tuple[int, ...]
@@ -31,6 +35,7 @@ class SampledIterations:
     peak_bytes: int
     samples: int
     graph_share: float = 1.0
+    between_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +54,12 @@ def summarise(
     *,
     on_gpu: bool,
     graph_share: float = 1.0,
+    between_ns: Sequence[int] = (),
 ) -> SampledIterations:
     """Summarise the timed iterations and those that ran as one graph.
 
-    `graph_share` is that of the last summary. It applies if no iteration has run as a graph since.
+    `graph_share` is that of the last summary. It applies if no iteration has run as a graph since. `between_ns` are
+    the times between two iterations.
     """
     typical = median if on_gpu else fmean
     columns = zip(*(sample.latency_ns for sample in samples), strict=True)
@@ -67,6 +74,7 @@ def summarise(
         peak_bytes=peak_bytes,
         samples=len(samples),
         graph_share=share,
+        between_ns=round(median(between_ns)) if between_ns else 0,
     )
 
 

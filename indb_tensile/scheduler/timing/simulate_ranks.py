@@ -44,13 +44,15 @@ class RankRun:
     """The step of one rank under its plan, on a device of its own behind `link`.
 
     The latencies of `run` are those without other ranks; of an operator that waits for an exchange they do not count.
-    `exchanges` has the time of each exchange as this rank sees it.
+    `exchanges` has the time of each exchange as this rank sees it. `between_ns` passes before the first operator of
+    each iteration, since the last one of the iteration before. The rank computes then, too.
     """
 
     run: JobRun
     exchanges: tuple[ExchangeTime, ...]
     link: Link
     host: str = ""
+    between_ns: int = 0
 
     def __post_init__(self) -> None:
         started = sum(operator.starts is not None for operator in self.run.graph.operators)
@@ -219,11 +221,9 @@ class _Rank:
 
     def _pass(self, stop: IterationStop, begun: int) -> Iterator[_Activity]:
         """Start what starts at this boundary, wait for what it needs, and compute until the next one."""
-        if stop.starts is not None:
-            self.started += 1
-            self._meet(stop.starts[0])
-        for swap, duration_ns in stop.outs:
-            self._outs[swap] = self.flow.queue(Lane.OUT, 0, duration_ns)
+        self._start_after_operator(stop)
+        if stop.operator == 0 and self.rank.between_ns:
+            yield _Activity(_Cause.COMPUTE, left_ns=float(self.rank.between_ns))
         for swap in stop.frees:
             yield from _wait(self._outs[swap], _Cause.LATE_OUT)
         for swap, duration_ns in stop.ins:
@@ -240,6 +240,14 @@ class _Rank:
             yield _Activity(_Cause.EXCHANGE, exchange=begun + stop.awaits)
         if stop.compute_ns:
             yield _Activity(_Cause.COMPUTE, left_ns=float(stop.compute_ns))
+
+    def _start_after_operator(self, stop: IterationStop) -> None:
+        """Start the exchange and the copies out that follow the operator before this boundary."""
+        if stop.starts is not None:
+            self.started += 1
+            self._meet(stop.starts[0])
+        for swap, duration_ns in stop.outs:
+            self._outs[swap] = self.flow.queue(Lane.OUT, 0, duration_ns)
 
     def _meet(self, event: int) -> None:
         self._met.append((event, _without_exchanges((self.flow.now_ns, *self.totals))))

@@ -37,5 +37,10 @@ def test_a_graph_that_waits_for_its_copies_does_not_scale_operators_up() -> None
     assert summarise([sample(10, 20)], (60,), 7, on_gpu=True).latency_ns == (10, 20)
 
 
+def test_a_pause_between_two_iterations_does_not_count() -> None:
+    assert summarise([sample(10)] * 3, (), 7, on_gpu=False, between_ns=(4, 90_000, 6)).between_ns == 6
+    assert summarise([sample(10)], (), 7, on_gpu=False).between_ns == 0
+
+
 def test_latencies_of_zero_are_not_scaled() -> None:
     assert summarise([sample(0, 0)], (0,), 7, on_gpu=True).latency_ns == (0, 0)

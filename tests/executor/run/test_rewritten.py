@@ -208,7 +208,7 @@ def test_only_operators_marked_random_draw_random_numbers(kind: str) -> None:
     runner.adopt((LIVENESS,) * 3, 1)
     states.clear()
     runner.train(*job.batches[0], 0.01)
-    drew = [before != after for before, after in pairwise(states)]
+    drew = [before != after for before, after in pairwise(states[:-1])]  # the last one is read after the iteration
     assert drew == [operator.random for operator in steps[0].graph.operators]
 
 

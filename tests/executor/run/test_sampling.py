@@ -93,7 +93,7 @@ def test_one_slow_sample_among_many_is_not_hidden() -> None:
     """The clock advances by 1 ns at each reading, but by 301 ns at the last reading of the second iteration."""
     job, steps = prepared("mlp")
     count = len(steps[0].graph.operators)
-    clock = accumulate(chain(repeat(1, 2 * count + 1), (301,), repeat(1)))
+    clock = accumulate(chain(repeat(1, 2 * count + 2), (301,), repeat(1)))
     device = FakeDevice(1 << 24, 1 << 24)  # copies take no time
     runner = Runner(device, job.state(), steps, sample_every=1, clock=lambda: next(clock))
     runner.adopt((LIVENESS,) * 3, 1)
@@ -102,6 +102,25 @@ def test_one_slow_sample_among_many_is_not_hidden() -> None:
     measured = runner.measured()
     assert measured is not None
     assert measured.latency_ns == (*repeat(1, count - 1), 101)
+
+
+def test_time_from_the_last_operator_of_an_iteration_to_the_first_of_the_next_is_measured() -> None:
+    """The clock advances by 1 ns at each reading, but by 40 before the first operator and by 2 after the last."""
+    job, steps = prepared("mlp")
+    marks = len(steps[0].graph.operators) + 1
+    clock = accumulate(chain.from_iterable(repeat((40, *repeat(1, marks - 1), 2))))
+    device = FakeDevice(1 << 24, 1 << 24)  # copies take no time
+    runner = Runner(device, job.state(), steps, sample_every=1, clock=lambda: next(clock))
+    runner.adopt((LIVENESS,) * 3, 1)
+    runner.train(*job.batches[0], 0.01)
+    first = runner.measured()
+    assert first is not None
+    assert first.between_ns == 0  # nothing was before it
+    for _ in range(3):
+        runner.train(*job.batches[0], 0.01)
+    measured = runner.measured()
+    assert measured is not None
+    assert (measured.between_ns, measured.iteration_ns) == (42, marks - 1)
 
 
 def test_only_full_batches_are_sampled() -> None:

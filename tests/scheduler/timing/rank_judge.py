@@ -150,6 +150,8 @@ def _actions(rank: RankRun) -> list[Action]:
             if swap.copies and (swap.out_after + 1) % count == k:
                 actions.append(("copy", 0, number, rank.link.out_ns(size)))
                 compute_ns += run.copy_loss.ns(size)
+        if k == 0:
+            actions.append(("compute", rank.between_ns))
         actions += [("wait", 0, number) for number, swap in enumerate(run.plan.swaps) if swap.free_at == k]
         for number, (swap, size) in enumerate(zip(run.plan.swaps, sizes, strict=True)):
             if swap.in_at == k:

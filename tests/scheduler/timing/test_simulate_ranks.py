@@ -17,7 +17,13 @@ from indb_tensile.scheduler.plan import Infeasible, Plan, Swap
 from indb_tensile.scheduler.planner import Workload, plan_jobs
 from indb_tensile.scheduler.timing.job_runs import JobRun
 from indb_tensile.scheduler.timing.simulate import simulate
-from indb_tensile.scheduler.timing.simulate_ranks import RankForecast, RankRun, simulate_ranks, without_waits
+from indb_tensile.scheduler.timing.simulate_ranks import (
+    RankForecast,
+    RankRun,
+    simulate_ranks,
+    step_of_rank,
+    without_waits,
+)
 from tests.scheduler.strategies import graphs_with_exchanges, latencies, links
 from tests.scheduler.timing.rank_judge import mean_iterations_ns
 
@@ -71,6 +77,18 @@ def test_exchange_that_takes_processors_does_so_by_the_share_of_ranks_that_compu
 def test_measured_exchange_takes_as_long_as_the_rank_that_came_last_to_it() -> None:
     early, late = rank_of((100, 100, 100)), replace(rank_of((300, 200, 100)), exchanges=(ExchangeTime.free(150),))
     assert without_waits([early, late]) == (replace(early, exchanges=late.exchanges), late)
+
+
+def test_time_between_iterations_lengthens_each_of_them_and_the_work_before_the_first_exchange() -> None:
+    rank = rank_of((100, 100, 100))
+    slow = replace(rank, between_ns=50)
+    (before, _), (after, other) = simulate_ranks([rank, rank]), simulate_ranks([slow, rank])
+    whole_ns, compute_ns = before.forecast.iteration_ns + 50, before.forecast.compute_ns + 50
+    assert after.forecast == replace(before.forecast, iteration_ns=whole_ns, compute_ns=compute_ns)
+    assert other.forecast.iteration_ns == whole_ns
+    assert other.forecast.exchange_ns == before.forecast.exchange_ns + 50  # it waits for the slow one
+    first, *rest = step_of_rank(rank).work_ns
+    assert step_of_rank(slow).work_ns == (first + 50, *rest)
 
 
 def test_ranks_that_make_different_exchanges_are_refused() -> None:
@@ -215,6 +233,7 @@ def gangs(draw: st.DrawFn, *, free: bool = False, copies: bool = True) -> list[R
                 exchanges=times,
                 link=link if free else replace(link, duplex=draw(st.sampled_from((1.0, 0.75, 0.5)))),
                 host=draw(st.sampled_from("ab")),
+                between_ns=draw(st.sampled_from((0, draw(st.integers(1, 30_000))))),
             )
         )
     return ranks

@@ -53,6 +53,7 @@ DDP, DDP_ZERO = "DDP", "DDP, ZeRO"
 WARM_ITERATIONS = 1
 _MEETING_S, _TIMEOUT_S = 600.0, 600.0
 _LINK_ITERATIONS = 3
+_UNPLANNED, _UNPLANNED_ITERATIONS = "", 5  # a plan without swaps
 _HOST = "localhost"
 
 
@@ -221,6 +222,7 @@ class PlannedRank:
             self._trial = StepTrial(subject, self._step, opened, placer=Placer(opened.serving), share=share)
         self._plans: dict[str, JobPlan] = {}
         self._latency_ns: dict[str, tuple[int, ...]] = {}  # of the last turn of each plan
+        self._between_ns: dict[str, int] = {}  # the time between iterations in that turn
 
     def plan(self, name: str, budget_bytes: int) -> PlannedMemory:
         """Make a plan for this budget from measured latencies. A budget below the floor is raised to it."""
@@ -249,16 +251,16 @@ class PlannedRank:
             step_ns, sent = _timed(self._trial.iterate, iterations)
         measured = self._trial.runner.measured()
         assert measured is not None
-        latency_ns = self._latency_ns.get(name)
-        self._latency_ns[name] = measured.latency_ns
+        latency_ns, between_ns = self._latency_ns.get(name), self._between_ns.get(name, 0)
+        self._latency_ns[name], self._between_ns[name] = measured.latency_ns, measured.between_ns
         exported = {key: value for key, value in self._trial.state.export().items() if key in self._names}
         return RankTurn(
             step_ns=step_ns,
             sent_bytes=sent,
             digest=_digest(exported),
             peak_bytes=measured.peak_bytes,
-            before=None if latency_ns is None else self._measured_run(plan, latency_ns),
-            measured=self._measured_run(plan, measured.latency_ns),
+            before=None if latency_ns is None else self._measured_run(plan, latency_ns, between_ns),
+            measured=self._measured_run(plan, measured.latency_ns, measured.between_ns),
         )
 
     def close(self) -> None:
@@ -271,9 +273,9 @@ class PlannedRank:
 
     def _adopt_unplanned(self) -> None:
         """Measure the operators with their exchanges, without swaps."""
-        self._plans[""] = self._planned(None, vanilla_peak(self._step.graph))
-        self._run("", 1)
-        self._run("", 1)
+        self._plans[_UNPLANNED] = self._planned(None, vanilla_peak(self._step.graph))
+        self._run(_UNPLANNED, 1)
+        self._run(_UNPLANNED, _UNPLANNED_ITERATIONS)
 
     def _planned(self, latency_ns: tuple[int, ...] | None, budget_bytes: int) -> JobPlan:
         known = latency_ns or (1,) * len(self._step.graph.operators)
@@ -282,23 +284,29 @@ class PlannedRank:
         return plans[0]
 
     def _first_run(self, plan: JobPlan) -> RankRun:
-        """Return this rank's step as measured before anything is exchanged, on this machine as it is now."""
+        """Return this rank's step as measured before anything is exchanged, on this machine as it is now.
+
+        The time between iterations, in which nothing is exchanged, is that of the iterations without a plan.
+        """
+        between_ns = self._between_ns[_UNPLANNED]
         with measuring(self._ranks, self._share.rank):
             _, latency_ns = calibrated_step(self._step)
         if self._ranks == 1:
-            return RankRun(run=self._job_run(plan, latency_ns), exchanges=(), link=self.link)
+            run = self._job_run(plan, latency_ns)
+            return RankRun(run=run, exchanges=(), link=self.link, between_ns=between_ns)
         times = measure_network(self._group, copies=True)
         network = GangNetwork(hosts=(_HOST,) * self._ranks, times=times)
         network = rehearsed_network(self._group, self._step, latency_ns, self._share, network)
         own_ns, exchanges = exchanges_on_network(self._step, latency_ns, self._share, network, {})
         run = self._job_run(plan, own_ns, times.copy_loss)
-        return RankRun(run=run, exchanges=exchanges, link=self.link, host=_HOST)
+        return RankRun(run=run, exchanges=exchanges, link=self.link, host=_HOST, between_ns=between_ns)
 
-    def _measured_run(self, plan: JobPlan, latency_ns: tuple[int, ...]) -> RankRun:
+    def _measured_run(self, plan: JobPlan, latency_ns: tuple[int, ...], between_ns: int) -> RankRun:
         """Return this rank's step with these latencies, which have in them what exchanges and copies cost."""
         operators = zip(self._step.graph.operators, latency_ns, strict=True)
         exchanges = tuple(ExchangeTime.free(ns) for operator, ns in operators if operator.awaits is not None)
-        return RankRun(run=self._job_run(plan, latency_ns), exchanges=exchanges, link=self.link, host=_HOST)
+        run = self._job_run(plan, latency_ns)
+        return RankRun(run=run, exchanges=exchanges, link=self.link, host=_HOST, between_ns=between_ns)
 
     def _job_run(self, plan: JobPlan, latency_ns: tuple[int, ...], copy_loss: CopyLoss = FREE_COPIES) -> JobRun:
         return JobRun(graph=self._step.graph, plan=plan.plans[0], latency_ns=latency_ns, copy_loss=copy_loss)
