@@ -7,7 +7,6 @@ from indb_tensile.device.device import HostBuffer, Ticket
 
 LAYOUT_VERSION: Final[int]
 SLOT_COUNT: Final[int]
-CHUNK_BYTES: Final[int]
 CUDA_CHUNK_BYTES: Final[int]
 TWISTER_STATE_BYTES: Final[int]
 
@@ -72,7 +71,7 @@ class EmulatedDevice:
         slot: int,
         epoch: int,
         host_pool_bytes: int,
-        chunk_bytes: int = ...,
+        chunk_bytes: int | None = ...,
         alignment_bytes: int = ...,
         strict: bool = ...,
     ) -> None: ...

@@ -167,13 +167,13 @@ void bind_emulated_device(nb::module_& module) {
       .def(
           "__init__",
           [](EmulatedDevice* place, int ledger_fd, std::uint32_t slot, std::uint64_t epoch,
-             std::uint64_t host_pool_bytes, std::size_t chunk_bytes, std::uint64_t alignment_bytes, bool strict) {
+             std::uint64_t host_pool_bytes, std::optional<std::size_t> chunk_bytes, std::uint64_t alignment_bytes,
+             bool strict) {
             new (place) EmulatedDevice(Ledger::attach(ledger_fd), {slot, epoch}, host_pool_bytes, chunk_bytes,
                                        {alignment_bytes, strict});
           },
-          "ledger_fd"_a, "slot"_a, "epoch"_a, "host_pool_bytes"_a,
-          "chunk_bytes"_a = EmulatedDevice::default_chunk_bytes, "alignment_bytes"_a = ArenaShape{}.alignment_bytes,
-          "strict"_a = false)
+          "ledger_fd"_a, "slot"_a, "epoch"_a, "host_pool_bytes"_a, "chunk_bytes"_a = nb::none(),
+          "alignment_bytes"_a = ArenaShape{}.alignment_bytes, "strict"_a = false)
       .def("hook_address", [](EmulatedDevice& device) { return reinterpret_cast<std::uint64_t>(&device.hook()); });
   bind_device(bound);
 }
@@ -213,7 +213,6 @@ NB_MODULE(_native, module) {
   nb::register_exception_translator(translate);
   module.attr("LAYOUT_VERSION") = layout::version;
   module.attr("SLOT_COUNT") = layout::slot_count;
-  module.attr("CHUNK_BYTES") = EmulatedDevice::default_chunk_bytes;
   module.def(
       "churn",
       [](int ledger_fd, std::uint32_t slot, std::uint64_t epoch, std::uint64_t seed) {

@@ -263,7 +263,8 @@ class EmulatedDevice(_native.EmulatedDevice):
     does the end of the process. `hook_address()` returns the address of a `tensile_arena_hook`
     (native/arena_hook.h), by which a preloaded library allocates here for as long as the process lives.
 
-    `host_pool_bytes` limits this process; the ledger limits all processes together. In strict mode freed memory is
+    `host_pool_bytes` limits this process; the ledger limits all processes together. Copies are made in chunks of
+    `chunk_bytes`, by default what a link carries in 250 us, but at least 128 KiB. In strict mode freed memory is
     filled with a pattern, and touching whole unallocated pages ends the process by SIGSEGV. A forked child does not
     have the device's memory. If the ledger has no memory, all methods of the arena raise DeviceError.
     """
@@ -275,7 +276,7 @@ class EmulatedDevice(_native.EmulatedDevice):
         epoch: int,
         host_pool_bytes: int,
         *,
-        chunk_bytes: int = _native.CHUNK_BYTES,
+        chunk_bytes: int | None = None,
         alignment_bytes: int = 64,
         strict: bool = False,
     ) -> None:

@@ -49,7 +49,10 @@ struct Copy {
 }  // namespace
 
 struct Lane::State {
-  State(LaneClock lane_clock, Engine lane_engine) : clock(lane_clock), engine(std::move(lane_engine)) {}
+  State(LaneClock lane_clock, Engine lane_engine)
+      : clock(lane_clock),
+        engine(std::move(lane_engine)),
+        chunk_bytes(engine.chunk_bytes ? *engine.chunk_bytes : clock.chunk_bytes()) {}
 
   void run(const char* name);
   bool take(Copy& copy);
@@ -61,6 +64,7 @@ struct Lane::State {
 
   LaneClock clock;
   const Engine engine;
+  const std::size_t chunk_bytes;
   const unsigned born_after_forks = forks();
   std::uint64_t previous_end_ns = 0;  // used by the lane's thread only
 
@@ -80,7 +84,7 @@ struct Lane::State {
 Lane::Lane(const char* name, LaneClock clock, Engine engine)
     : state_(std::make_unique<State>(clock, std::move(engine))) {
   // The clock computes nanoseconds per chunk in 64 bits.
-  const std::size_t chunk_bytes = state_->engine.chunk_bytes;
+  const std::size_t chunk_bytes = state_->chunk_bytes;
   if (chunk_bytes == 0 || chunk_bytes > (std::size_t{1} << 30)) {
     throw Fault(Fault::Kind::invariant, text("chunks of ", chunk_bytes, " bytes: between 1 and 2^30 are possible"));
   }
@@ -186,8 +190,8 @@ void Lane::State::perform(const Copy& copy) {
 }
 
 void Lane::State::perform_paced(const Copy& copy) {
-  for (std::size_t offset = 0; offset < copy.size_bytes; offset += engine.chunk_bytes) {
-    const std::size_t size_bytes = std::min(engine.chunk_bytes, copy.size_bytes - offset);
+  for (std::size_t offset = 0; offset < copy.size_bytes; offset += chunk_bytes) {
+    const std::size_t size_bytes = std::min(chunk_bytes, copy.size_bytes - offset);
     const std::uint64_t ready_ns = std::max(copy.queued_ns, previous_end_ns);
     previous_end_ns = clock.reserve(ready_ns, size_bytes);
     engine.copy(copy.to + offset, copy.from + offset, size_bytes);

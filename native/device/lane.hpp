@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 
 #include "lane_clock.hpp"
 
@@ -24,11 +25,12 @@ class Lane {
     none,  // as fast as the machine can copy
   };
 
-  // The function that copies bytes, and its pace. `copy` may raise a fault.
+  // The function that copies bytes, and its pace. `copy` may raise a fault. Chunks are as large as the clock says
+  // unless their size is given.
   struct Engine {
     std::function<void(std::byte* to, const std::byte* from, std::size_t size_bytes)> copy;
     Pace pace;
-    std::size_t chunk_bytes = std::size_t{1} << 20;
+    std::optional<std::size_t> chunk_bytes = std::nullopt;
   };
 
   // `name` is the name of the thread, at most 15 characters.

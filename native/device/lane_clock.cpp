@@ -9,6 +9,9 @@ namespace tensile {
 namespace {
 
 constexpr std::uint64_t ns_per_s = 1'000'000'000;
+constexpr std::uint64_t chunks_per_s = 4000;
+constexpr std::uint64_t least_chunk_bytes = std::uint64_t{1} << 17;
+constexpr std::uint64_t most_chunk_bytes = std::uint64_t{1} << 30;
 
 }  // namespace
 
@@ -28,6 +31,10 @@ std::uint64_t LaneClock::reserve(std::uint64_t ready_ns, std::uint64_t size_byte
   lane_.reserved_ns += length_ns;
   lane_.reserved_bytes += size_bytes;
   return end_ns;
+}
+
+std::size_t LaneClock::chunk_bytes() const noexcept {
+  return std::clamp(lane_.bytes_per_s / chunks_per_s, least_chunk_bytes, most_chunk_bytes);
 }
 
 void LaneClock::count(std::uint64_t taken_ns, std::uint64_t size_bytes) noexcept {

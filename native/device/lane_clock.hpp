@@ -2,6 +2,7 @@
 // a link of limited bandwidth.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "ledger_layout.hpp"
@@ -19,6 +20,11 @@ class LaneClock {
   // later. Returns the end of the transfer. `ready_ns` is when the bytes were ready, which may be in the recent past:
   // a copy engine would have started then, even if our thread woke up late.
   std::uint64_t reserve(std::uint64_t ready_ns, std::uint64_t size_bytes) noexcept;
+
+  // The usual size of a chunk: what the link carries in 250 us, at least 128 KiB. Between two chunks the thread
+  // sleeps, and waking it up takes 13 us of a processor. At 2 GiB/s, copies in chunks of 128 KiB take 0.16 ms of a
+  // processor for each MiB, in chunks of 512 KiB 0.08 ms, and in chunks of 16 MiB 0.06 ms.
+  std::size_t chunk_bytes() const noexcept;
 
   // Count a copy whose duration was measured.
   void count(std::uint64_t taken_ns, std::uint64_t size_bytes) noexcept;

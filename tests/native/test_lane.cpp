@@ -46,6 +46,19 @@ TEST(copies_of_every_size_are_complete) {
   CHECK_EQUAL(link.reserved_bytes.load(), total_bytes);
 }
 
+TEST(chunks_are_what_a_link_carries_in_a_quarter_of_a_millisecond) {
+  layout::Lane slow = link_of(1);
+  layout::Lane usual = link_of(std::uint64_t{2} << 30);
+  layout::Lane fast = link_of(std::uint64_t{1} << 60);
+  CHECK_EQUAL(LaneClock(slow).chunk_bytes(), std::size_t{1} << 17);
+  CHECK_EQUAL(LaneClock(usual).chunk_bytes(), (std::size_t{2} << 30) / 4000);
+  CHECK_EQUAL(LaneClock(fast).chunk_bytes(), std::size_t{1} << 30);
+  Lane lane("test", LaneClock(usual), {copy, Lane::Pace::link});
+  const std::vector<std::byte> from = pattern(2 * LaneClock(usual).chunk_bytes() + 1);
+  std::vector<std::byte> to(from.size());
+  CHECK(lane.wait_for(lane.submit(to.data(), from.data(), from.size()), 60s) && to == from);
+}
+
 TEST(copies_are_done_in_order_at_the_links_rate) {
   layout::Lane link = link_of(100'000'000);
   Lane lane("test", LaneClock(link), paced(4096));
