@@ -29,8 +29,8 @@ from indb_tensile.executor.capture.step_capture import (
 from indb_tensile.executor.capture.step_numbers import StepNumbers, with_numbers
 from indb_tensile.executor.capture.stored_capture import capture_key
 from indb_tensile.executor.latency.calibrate import add_scripts, apply_known, calibrate, unknown_signatures
+from indb_tensile.executor.latency.exchange_rehearsal import rehearsed_network
 from indb_tensile.executor.latency.latency_predictor import Predictor, predict_latencies, read_predictor
-from indb_tensile.executor.ranks.exchange_rehearsal import rehearsed_network
 from indb_tensile.executor.ranks.exchange_traffic import copy_loss_of, latencies_on_network, stored_signatures
 from indb_tensile.executor.ranks.foretold_rank import foretold_rank
 from indb_tensile.executor.ranks.rank_group import RankGroup

@@ -178,7 +178,7 @@ class GangRank:
     def rehearse(self, run: Callable[[RankGroup], None], *, wanted: bool) -> None:
         """Let all ranks rehearse the exchanges of their captured steps by `run`, if rank 0 wants it.
 
-        That takes about a second, and 40 MiB of host memory, as meeting the network does.
+        That takes one to two seconds, and 80 MiB of host memory, twice as much as meeting the network does.
         """
         if self.leads:
             self._store.set(_REHEARSES, str(int(wanted)))

@@ -14,7 +14,7 @@ from torch._C._distributed_c10d import FileStore
 from indb_tensile.errors import TensileError
 from indb_tensile.executor.capture.rank_share import RankShare
 from indb_tensile.executor.capture.step_capture import capture_training
-from indb_tensile.executor.ranks.exchange_rehearsal import rehearsed_network
+from indb_tensile.executor.latency.exchange_rehearsal import rehearsed_network
 from indb_tensile.executor.ranks.rank_connection import join_ranks
 from tests.executor.ranks.rank_process import training
 from tests.scheduler.timing.networks import network_of

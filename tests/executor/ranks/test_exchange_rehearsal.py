@@ -15,7 +15,8 @@ from indb_tensile.errors import RankLostError
 from indb_tensile.executor.capture.passes import Passes
 from indb_tensile.executor.capture.rank_share import RankShare, Reduce
 from indb_tensile.executor.capture.step_capture import CapturedStep
-from indb_tensile.executor.ranks.exchange_rehearsal import LONGEST_NS, rehearse, rehearsed_network
+from indb_tensile.executor.latency.exchange_rehearsal import LONGEST_NS, rehearse, rehearsed_network
+from indb_tensile.executor.latency.operator_turns import PreparedCall
 from indb_tensile.executor.ranks.rank_group import RankGroup
 from indb_tensile.executor.ranks.step_exchange import exchanging
 from indb_tensile.executor.run.runner import Runner
@@ -152,6 +153,21 @@ def test_rehearsal_in_any_room_is_made_or_refused_and_no_tensors_of_an_exchange_
     first, second = on_ranks(2, run)
     assert first == second == sorted(first)
     assert set(first) == {False, True}
+
+
+def test_rehearsal_draws_no_random_numbers_from_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = job_of("mlp", 0, DEFAULTS, PARTS)
+    steps = [steps_of(job, RankShare(rank=rank, ranks=2))[0] for rank in range(2)]
+    run_call = PreparedCall.run
+
+    def draw(call: PreparedCall) -> None:
+        torch.rand(1)
+        run_call(call)
+
+    monkeypatch.setattr(PreparedCall, "run", draw)
+    before = torch.get_rng_state()
+    on_ranks(2, lambda rank, group: rehearse(group, steps[rank], latency_ns(steps[rank])))
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 @pytest.mark.parametrize("ranks", [2, 3])

@@ -32,7 +32,7 @@ from indb_tensile.executor.capture.passes import Passes
 from indb_tensile.executor.capture.rank_share import RankShare, Reduce
 from indb_tensile.executor.capture.split_normalisations import with_split_normalisations
 from indb_tensile.executor.capture.step_capture import CapturedStep, capture_training
-from indb_tensile.executor.ranks.exchange_rehearsal import rehearsed_network
+from indb_tensile.executor.latency.exchange_rehearsal import rehearsed_network
 from indb_tensile.executor.ranks.exchange_traffic import exchanges_on_network
 from indb_tensile.executor.ranks.network_measurement import measure_network
 from indb_tensile.executor.ranks.rank_connection import join_ranks
