@@ -31,7 +31,7 @@ from indb_tensile.executor.capture.owner_operators import hand_out_numbers
 from indb_tensile.executor.capture.rank_share import RankShare
 from indb_tensile.executor.capture.record import Call, Ref, StorageKey, refs
 from indb_tensile.executor.capture.step_capture import CapturedStep
-from indb_tensile.executor.latency.rehearsed_operators import Computation, Products, RehearsedOperators
+from indb_tensile.executor.latency.rehearsed_operators import OperatorRun, Products, RehearsedOperators
 from indb_tensile.executor.ranks.exchange_traffic import exchanges_on_network
 from indb_tensile.executor.ranks.rank_connection import while_ranks_answer
 from indb_tensile.executor.ranks.rank_group import RankGroup
@@ -99,7 +99,7 @@ def rehearse(
 class _Part:
     """A part of the step: operators that compute, and then one that starts or ends an exchange, if any."""
 
-    computation: Computation
+    computation: OperatorRun
     exchange: Callable[[], Any] | None
 
 

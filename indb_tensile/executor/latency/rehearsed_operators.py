@@ -46,7 +46,7 @@ class Products:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Computation:
+class OperatorRun:
     """The operators between two exchanges. Those without memory take `replaced_ns` together."""
 
     calls: Sequence[PreparedCall]
@@ -68,7 +68,7 @@ class RehearsedOperators:
         self._left_bytes = room_bytes
         self._prepared: dict[str, PreparedCall | None] = {}
 
-    def computation(self, work: Sequence[tuple[Operator, Call, int]]) -> Computation:
+    def computation(self, work: Sequence[tuple[Operator, Call, int]]) -> OperatorRun:
         """Return these operators, of which each has its call and its time in nanoseconds."""
         calls, replaced_ns = [], 0
         for operator, call, ns in work:
@@ -77,7 +77,7 @@ class RehearsedOperators:
                 replaced_ns += ns
             else:
                 calls.append(prepared)
-        return Computation(calls=tuple(calls), replaced_ns=replaced_ns)
+        return OperatorRun(calls=tuple(calls), replaced_ns=replaced_ns)
 
     def _prepare(self, operator: Operator, call: Call) -> PreparedCall | None:
         if call.signature not in self._prepared:
