@@ -18,17 +18,12 @@ from indb_tensile.scheduler.admission.decision import Decision, planned
 from indb_tensile.scheduler.admission.gang_forecast import gang_text
 from indb_tensile.scheduler.admission.overheads import expected_steps_left, state_bytes
 from indb_tensile.scheduler.admission.pool import JobStage, Member, PlanReason, Pool, Sharing
-from indb_tensile.scheduler.completion.choose_starts import (
-    HORIZON,
-    MARGIN,
-    KnownChoice,
-    StartChoice,
-    choose_starts,
-)
+from indb_tensile.scheduler.completion.choose_starts import HORIZON, KnownChoice, StartChoice, choose_starts
 from indb_tensile.scheduler.completion.contention import Contention
 from indb_tensile.scheduler.completion.demand import JobDemand, TradeOff
 from indb_tensile.scheduler.completion.processor_shares import ProcessorLoad, training_niceness, weight_of
 from indb_tensile.scheduler.completion.set_forecasts import SetForecasts, SharedDevice, fits_alone, members
+from indb_tensile.scheduler.completion.start_rules import MARGIN, is_worth_a_delay
 from indb_tensile.scheduler.exchange_times import blocking_ns
 from indb_tensile.scheduler.graph import OpIndex, Stage
 from indb_tensile.scheduler.planner import JobPlan
@@ -113,6 +108,16 @@ class StartRule:
         return (
             number is not None and bool(together >> number & 1) and self._forecasts.keeps_all_memory(together, number)
         )
+
+    def is_worth_a_delay(self, job: JobId) -> bool:
+        """Return whether the job, which starts now, may run beside jobs with lower priorities and not in their place.
+
+        It may if that raises the throughput clearly, or if one of them is about to leave.
+        """
+        number = self._number(job)
+        if number is None or self.choice.at_an_end:
+            return True
+        return is_worth_a_delay(self._forecasts, self._running, 1 << number)
 
     def throughput(self, jobs: frozenset[JobId]) -> float:
         """Return the foretold system throughput (STP) of these jobs side by side."""
@@ -208,6 +213,7 @@ def demand_of(pool: Pool, member: Member) -> JobDemand:
         startup_ns=_startup_left_ns(pool, member, kind, size_bytes),
         closing_ns=pool.overheads.closing_ns(kind, size_bytes),
         load=load_of(pool, member),
+        has_left=member.parked and member.stage is JobStage.WAITING and pool.now_s < member.away_until_s,
     )
 
 

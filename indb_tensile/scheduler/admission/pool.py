@@ -187,6 +187,7 @@ class Member:
     yielded: bool = False  # it has left the device for a rank of a job that several devices train
     parked: bool = False  # until the trainer follows its next plan
     parks: int = 0
+    away_until_s: float = 0.0  # a quantum after it left for a job of a higher priority (preemption.py)
     made_way: str = ""  # for whom and since when it is away, in words, if it left in a shift and has not returned
     over_quota: bool = False  # it waits for its owner's other jobs
     ready_s: float | None = None  # the time (`Pool.now_s`) since which it could train

@@ -216,16 +216,29 @@ def _try(
             return True
         give_up(decision, head)
         return False
-    if rule is not None and rule.considers(head.job.job) and head.job.job not in rule.choice.starts:
-        decision.wait(head, rule.waiting_text(head.job.job))
-        if present.runs_lower(head) or keeps_place(decision.pool, head):
-            make_way(decision, head)
+    if rule is not None and rule.considers(head.job.job) and not _may_start(decision, head, rule, present):
         return False
     return (
         _admit_into_free_memory(decision, head, reason, rule)
         or _admit_together(decision, waiting, reason, rule)
         or _admit(decision, head, reason, rule)
     )
+
+
+def _may_start(decision: Decision, head: Member, rule: StartRule, present: _Present) -> bool:
+    """Return whether the waiting job was chosen to start now. Running jobs may be set aside for it.
+
+    If it was chosen and would hardly raise the throughput beside jobs with lower priorities, it takes their place.
+    """
+    chosen = head.job.job in rule.choice.starts
+    if not chosen:
+        decision.wait(head, rule.waiting_text(head.job.job))
+        if present.runs_lower(head) or keeps_place(decision.pool, head):
+            make_way(decision, head)
+    elif present.runs_lower(head) and not rule.is_worth_a_delay(head.job.job) and make_way(decision, head):
+        decision.wait(head, "jobs of a lower priority to leave the device")
+        return False
+    return chosen
 
 
 def _goes_after_leaving(decision: Decision, waiting: Member) -> bool:

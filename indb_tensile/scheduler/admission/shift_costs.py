@@ -47,7 +47,7 @@ def may_leave(pool: Pool, member: Member, *, saves: bool = False) -> bool:
         return False
     if member.yielded and any(is_early_rank(pool, other) for other in pool.members):
         return False
-    return not is_in_quantum(pool, member, saves=saves) and _is_worth_a_change(pool, member, saves=saves)
+    return not is_in_quantum(pool, member, saves=saves) and is_worth_a_change(pool, member, saves=saves)
 
 
 def may_leave_early(pool: Pool, member: Member) -> bool:
@@ -56,7 +56,12 @@ def may_leave_early(pool: Pool, member: Member) -> bool:
         return False
     whole_ns = member.steps * member.alone_ns
     begun = member.steps_left < member.turn_steps  # its user has seen its first step
-    return begun and not member.parks and whole_ns >= quantum_ns(pool, member) and _is_worth_a_change(pool, member)
+    return begun and not member.parks and whole_ns >= quantum_ns(pool, member) and is_worth_a_change(pool, member)
+
+
+def is_worth_a_change(pool: Pool, member: Member, *, saves: bool = False) -> bool:
+    """Return whether the job goes on for longer than a change takes."""
+    return member.steps_left * member.alone_ns > change_ns(pool, member, saves=saves)
 
 
 def have_room(pool: Pool, leaving: Sequence[Member]) -> bool:
@@ -74,7 +79,3 @@ def _restart_ns(pool: Pool, member: Member) -> float:
         return float("inf")
     demand, size_bytes = demand_of(pool, member), state_bytes(planned(member).graphs[0])
     return pool.prepare_s * 1e9 + pool.overheads.startup_ns(demand.kind, size_bytes) + demand.closing_ns
-
-
-def _is_worth_a_change(pool: Pool, member: Member, *, saves: bool = False) -> bool:
-    return member.steps_left * member.alone_ns > change_ns(pool, member, saves=saves)

@@ -60,10 +60,17 @@ def look_again(decision: Decision) -> None:
     """Have the memory divided again if a shift pays now: quanta end and first steps become overdue without events.
 
     It is also divided again if a first step is overdue while the device is free. No sequence of events is known to
-    lead there, but if one did, the job would wait for ever, and the others with it.
+    lead there, but if one did, the job would wait for ever, and the others with it. And it is divided again if a job
+    that left for one of a higher priority may come back beside that one from now on.
     """
     pool = decision.pool
     if pool.due is not None or pool.asked:
+        return
+    returning = [m for m in pool.at(JobStage.WAITING) if 0 < m.away_until_s <= pool.now_s]
+    if returning:
+        for member in returning:
+            decision.put(replace(member, away_until_s=0.0))
+        decision.pool = replace(decision.pool, due=PlanReason.START)
         return
     waiting = [m for m in pool.at(JobStage.WAITING) if not m.paused and not m.over_quota]
     is_free = not pool.at(*_ON_THE_DEVICE)

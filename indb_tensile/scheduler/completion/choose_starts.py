@@ -32,12 +32,17 @@ from indb_tensile.scheduler.completion.demand import JobDemand
 from indb_tensile.scheduler.completion.foretell import ScheduleMoment, ScheduleTree, first_moment
 from indb_tensile.scheduler.completion.set_forecasts import SetForecasts, SharedDevice, members
 from indb_tensile.scheduler.completion.start_lists import FollowedList, StartLists
-from indb_tensile.scheduler.completion.start_rules import OvertakingRule, earlier_equals, job_orders
+from indb_tensile.scheduler.completion.start_rules import (
+    MARGIN,
+    OvertakingRule,
+    earlier_equals,
+    job_orders,
+    raises_throughput,
+)
 
 # Schedules whose makespans differ by less are ranked by ANTT. A larger band finishes short jobs earlier and the last
 # job later.
 BAND = 0.02
-MARGIN = 0.03  # larger than the usual error of the forecasts of one set relative to another
 _CLEAR_GAIN = 0.04  # all schedules together may be 5 % above the exhaustive best, the band included
 # Moments of the depth-first search. Random sets of two to six jobs were at most 4 % above the exhaustive best with
 # 600, mostly because of the band, and within 5 % with 150. With 300, a choice among many jobs takes about 10 ms of a
@@ -58,7 +63,8 @@ class StartChoice:
 
     `ends_ns` has the time until each job is done, in the order of the demands, without the jobs beyond the horizon.
     `waiting_ns` is the makespan if no job started before the next end; None if no job runs. `soon` is the job that
-    starts before a running job leaves, so early that it starts up until then.
+    starts before a running job leaves, so early that it starts up until then. `at_an_end` says that the time of this
+    job has come: it is in `starts`.
     """
 
     starts: tuple[JobId, ...]
@@ -67,6 +73,7 @@ class StartChoice:
     ends_ns: dict[JobId, float]
     waiting_ns: float | None
     soon: JobId | None = None
+    at_an_end: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,17 +133,8 @@ def choose_starts(forecasts: SetForecasts, running: int, *, nodes: int = _NODES,
         ends_ns={demands[k].job: ns for k, ns in enumerate(best.ends_ns) if k not in beyond},
         waiting_ns=still.makespan_ns if still is not None else None,
         soon=next((demands[k].job for k in members(best.soon & ~starts)), None),
+        at_an_end=not best.starts and bool(starts),
     )
-
-
-def raises_throughput(forecasts: SetForecasts, running: int, job: int) -> bool:
-    """Return whether the job fits beside the running jobs and raises the throughput by `MARGIN`.
-
-    `running` and `job` are bit masks.
-    """
-    if not _fits(forecasts, running, job):
-        return False
-    return forecasts.throughput(running | job) > forecasts.throughput(running) * (1 + MARGIN)
 
 
 def _fits(forecasts: SetForecasts, running: int, job: int) -> bool:
@@ -217,7 +215,7 @@ class _Search:
     def __post_init__(self) -> None:
         self._rule = OvertakingRule(self.forecasts)
         self._tree = ScheduleTree(self.forecasts)
-        self._lists = StartLists(self._tree, self._rule.may_join)
+        self._lists = StartLists(self._tree, self._rule.may_join, self._rule.may_start_soon)
         self._orders = job_orders(self.demands)
         self._earlier_equals = earlier_equals(self.demands)
         self._most_throughput = max(map(self._bound_of_size, range(1, len(self.demands) + 1)), default=1.0)

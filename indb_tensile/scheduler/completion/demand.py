@@ -63,7 +63,7 @@ class JobDemand:
     `trade_offs` start with the plan that needs most memory and least time. Each further plan needs less memory and
     more time than the plan before it. `steps_left` and `steps` (all of the training) count training steps. Validation
     counts as the fraction of a training step that it takes. `owner` is the role's oid. `load` is what its
-    steps want of the processors.
+    steps want of the processors. `has_left` says that it has just made way for a higher priority.
 
     `startup_ns` is the time from the order to start until the first step, or what is left of it. `closing_ns` is the
     time from the last step, after which the job's memory is free, until the job is done.
@@ -79,6 +79,7 @@ class JobDemand:
     startup_ns: float = 0.0
     closing_ns: float = 0.0
     load: ProcessorLoad = ProcessorLoad()  # noqa: RUF009 - it is immutable
+    has_left: bool = False
 
     def __post_init__(self) -> None:
         if not self.trade_offs:

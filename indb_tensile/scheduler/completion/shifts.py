@@ -21,10 +21,11 @@ excludes.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from indb_tensile.scheduler.completion.choose_starts import BAND, HORIZON, raises_throughput
+from indb_tensile.scheduler.completion.choose_starts import BAND, HORIZON
 from indb_tensile.scheduler.completion.foretell import ScheduleMoment, ScheduleTree, first_moment
 from indb_tensile.scheduler.completion.set_forecasts import SetForecasts, members
 from indb_tensile.scheduler.completion.start_lists import StartLists
+from indb_tensile.scheduler.completion.start_rules import raises_throughput
 
 CHANGE_SHARE = 0.05  # the largest share of a job's quantum that a change of places takes (admission/shift_rule.py)
 # How many times the loss the gain has to be. A small change of the estimates then does not reverse a shift.

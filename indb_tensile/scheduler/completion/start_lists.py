@@ -40,9 +40,15 @@ class FollowedList(NamedTuple):
 class StartLists:
     """The list schedules of one choice."""
 
-    def __init__(self, tree: ScheduleTree, may_start: OvertakingCheck = any_may_start) -> None:
+    def __init__(
+        self,
+        tree: ScheduleTree,
+        may_start: OvertakingCheck = any_may_start,
+        may_start_soon: OvertakingCheck = any_may_start,
+    ) -> None:
         self._tree = tree
         self._may_start = may_start
+        self._may_start_soon = may_start_soon
         self._joined: dict[tuple[ScheduleMoment, tuple[int, ...], JoinRule], _Joined] = {}
 
     def follow(
@@ -74,7 +80,7 @@ class StartLists:
             if moment.waiting & ~jobs & (1 << k):
                 together = present | 1 << k
                 fits = forecasts.fit_unplanned(together) and forecasts.step_ns(together) is not None
-                starts = moment.startup_ns[k] > 0 and fits and self._may_start(moment, jobs, k)
+                starts = moment.startup_ns[k] > 0 and fits and self._may_start_soon(moment, jobs, k)
                 return 1 << k if starts else 0
         return 0
 

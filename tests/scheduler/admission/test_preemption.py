@@ -2,18 +2,20 @@
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile.job import JobId
 from indb_tensile.scheduler.admission.admission_orders import ParkJob, SendPlans
-from indb_tensile.scheduler.admission.events import Capture, PauseChange, PriorityChange
+from indb_tensile.scheduler.admission.events import Capture, PauseChange, PriorityChange, Tick
 from indb_tensile.scheduler.admission.fair_turns import in_fair_order
 from indb_tensile.scheduler.admission.pool import JobStage, Sharing, TrainerId
+from indb_tensile.scheduler.completion.contention import Contention
 
 from .fake_controller import REGION, FakeController, graph, job, orders_of_type
 from .test_completion_rule import TimedPlanner
-from .timed_jobs import park, stages
+from .timed_jobs import capture, leaving_trainers, park, stages, start, timed_controller, train
 
 
 def _controller(budget: int, **rules: Any) -> FakeController:
@@ -96,6 +98,57 @@ def test_nobody_leaves_for_a_higher_job_that_fits_beside_him() -> None:
     _start(controller, 1, 4)
     _start(controller, 2, 4, priority=5)
     assert controller.grants() == {1: 4, 2: 4}
+
+
+def test_a_higher_job_takes_the_place_of_a_lower_one_if_a_pair_gains_nothing() -> None:
+    controller = timed_controller(8)
+    low = start(controller, 1, 1000.0)
+    train(controller, low, 800.0)
+    high = capture(controller, 2, 1000.0, priority=5)
+    assert leaving_trainers(controller) == [low]
+    park(controller, low)
+    controller.adopt_all()
+    assert stages(controller) == {1: JobStage.WAITING, 2: JobStage.RUNNING}, (
+        "the lower one does not come back beside it"
+    )
+    controller.finish(high)
+    controller.adopt_all()
+    assert stages(controller) == {1: JobStage.RUNNING}
+
+
+def test_a_job_that_has_little_left_comes_back_beside_a_long_higher_one_after_a_quantum() -> None:
+    controller = timed_controller(8)
+    low = start(controller, 1, 1000.0)
+    train(controller, low, 900.0)
+    capture(controller, 2, 100_000.0, priority=5)
+    park(controller, low)
+    controller.adopt_all()
+    for now_s, stage in ((1.0, JobStage.WAITING), (3.0, JobStage.RUNNING)):
+        controller.send(Tick(now_s=now_s))
+        controller.adopt_all()
+        assert stages(controller) == {1: stage, 2: JobStage.RUNNING}, f"a quantum is 2 s, and {now_s} s have passed"
+
+
+def test_nobody_leaves_for_a_higher_job_if_the_pair_gains_clearly() -> None:
+    controller = timed_controller(8, contention=Contention(points=((1, 1.0), (2, 1.7))))
+    start(controller, 1, 1000.0)
+    capture(controller, 2, 1000.0, priority=5)
+    assert leaving_trainers(controller) == []
+    controller.adopt_all()
+    assert stages(controller) == {1: JobStage.RUNNING, 2: JobStage.RUNNING}
+
+
+@pytest.mark.parametrize(("left", "leaves"), [(9.0, False), (50.0, True)])
+def test_a_lower_job_leaves_only_if_it_goes_on_for_longer_than_a_change_takes(left: float, leaves: bool) -> None:
+    controller = timed_controller()
+    low = start(controller, 1, 1000.0)
+    train(controller, low, 1000.0 - left)
+    high = capture(controller, 2, 1000.0, priority=5)
+    assert leaving_trainers(controller) == [low] * leaves
+    if not leaves:
+        controller.finish(low)
+        controller.adopt_all()
+        assert [m.trainer for m in controller.pool.at(JobStage.RUNNING)] == [high]
 
 
 def test_nobody_leaves_for_a_higher_job_that_waits_for_its_owners_quota() -> None:

@@ -152,6 +152,27 @@ def test_a_job_with_a_higher_priority_starts_before_a_shorter_job() -> None:
     assert _choice(jobs, budget=130).starts == (JobId(1),)
 
 
+@pytest.mark.parametrize(("factor", "joins"), [(2.0, False), (1.85, False), (1.7, True)])
+def test_a_job_that_has_left_returns_beside_a_higher_one_only_for_a_clear_gain(factor: float, joins: bool) -> None:
+    contention = Contention(points=((1, 1.0), (2, factor)))
+    jobs = [_demand(1, 100, steps=100, priority=1), replace(_demand(2, 100, steps=10), has_left=True)]
+    second = (JobId(2),) * joins
+    assert _choice(jobs, budget=200, contention=contention).starts == (JobId(1), *second)
+    assert _choice(jobs, budget=200, running=0b01, contention=contention).starts == second
+
+
+@given(forecasts=set_forecasts(5, owners=2, priorities=3))
+def test_a_job_that_returns_beside_a_higher_one_raises_the_throughput_by_a_tenth(forecasts: SetForecasts) -> None:
+    demands = [replace(demand, has_left=True) for demand in forecasts.demands]
+    forecasts = SetForecasts(demands, forecasts.device)
+    choice = choose_starts(forecasts, 0)
+    starts = sum(1 << k for k, demand in enumerate(demands) if demand.job in choice.starts)
+    for k in members(starts):
+        earlier = [demands[other] for other in members(starts) if other < k]
+        if any(other.owner == demands[k].owner and other.priority > demands[k].priority for other in earlier):
+            assert forecasts.throughput(starts) > 1.1 * forecasts.throughput(starts & ~(1 << k))
+
+
 def test_no_job_becomes_slower_than_max_slowdown() -> None:
     pair = [_demand(1, 100, squeezed=1.8), _demand(2, 100, squeezed=1.8)]
     assert _choice(pair, budget=130, max_slowdown=3.0).starts == (JobId(1), JobId(2))

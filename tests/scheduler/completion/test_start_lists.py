@@ -4,7 +4,6 @@ from itertools import product
 
 from hypothesis import given
 
-from indb_tensile.scheduler.completion.choose_starts import raises_throughput
 from indb_tensile.scheduler.completion.foretell import (
     ScheduleTree,
     first_moment,
@@ -13,7 +12,7 @@ from indb_tensile.scheduler.completion.foretell import (
 )
 from indb_tensile.scheduler.completion.set_forecasts import SetForecasts, members
 from indb_tensile.scheduler.completion.start_lists import FollowedList, JoinRule, StartLists
-from indb_tensile.scheduler.completion.start_rules import OvertakingRule, job_orders
+from indb_tensile.scheduler.completion.start_rules import OvertakingRule, job_orders, raises_throughput
 
 from .job_demands import first_fit, in_turns, set_forecasts
 

@@ -11,11 +11,12 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from indb_tensile.scheduler.admission.completion_rule import useful
-from indb_tensile.scheduler.completion.choose_starts import BAND, MARGIN, choose_starts
+from indb_tensile.scheduler.completion.choose_starts import BAND, choose_starts
 from indb_tensile.scheduler.completion.contention import Contention
 from indb_tensile.scheduler.completion.demand import JobDemand, TradeOff
 from indb_tensile.scheduler.completion.memory_division import MemoryCurve, divide_memory
 from indb_tensile.scheduler.completion.set_forecasts import SetForecasts, SharedDevice
+from indb_tensile.scheduler.completion.start_rules import MARGIN
 
 from .job_demands import MIB, job_demands
 
