@@ -158,7 +158,7 @@ class ModelFigures:
         return game, game.rows(x, flat, tuple(positions.values()))
 
     def attributions(self, game: ShapleyGame, outputs: npt.NDArray[np.float32], label: str | None) -> list[list[Any]]:
-        """Return what each column adds to the prediction, from the outputs for the rows of a game.
+        """Return what each column adds to the prediction (Shapley values). `outputs` are for `game.rows`.
 
         A row has the column, its share, the standard error of that, the label or None, and the predictions for the
         baseline and for the row. The largest share is first.

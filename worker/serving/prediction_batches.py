@@ -111,7 +111,7 @@ class ServedModel(Protocol):
         ...
 
     def attributions(self, game: ShapleyGame, outputs: npt.NDArray[np.float32], label: str | None) -> list[list[Any]]:
-        """Return what each column adds to the prediction, from the outputs for the rows of a game."""
+        """Return what each column adds to the prediction (Shapley values). `outputs` are for `game.rows`."""
         ...
 
 

@@ -285,28 +285,28 @@ def refs(item: Any) -> Iterator[Ref]:
         yield from refs(list(item.values()))
 
 
-def _map(item: Any, change: Callable[[torch.Tensor], Any]) -> Any:
-    if isinstance(item, torch.Tensor):
-        return change(item)
+def with_leaves(item: Any, change: Callable[[Any], Any]) -> Any:
+    """Return an equal structure of lists, tuples and dictionaries, in which everything else is changed."""
     if isinstance(item, list):
-        return [_map(part, change) for part in item]
+        return [with_leaves(part, change) for part in item]
     if isinstance(item, tuple):
-        return tuple(_map(part, change) for part in item)
+        return tuple(with_leaves(part, change) for part in item)
     if isinstance(item, dict):
-        return {key: _map(part, change) for key, part in item.items()}
-    return item
+        return {key: with_leaves(part, change) for key, part in item.items()}
+    return change(item)
+
+
+def _map(item: Any, change: Callable[[torch.Tensor], Any]) -> Any:
+    return with_leaves(item, lambda leaf: change(leaf) if isinstance(leaf, torch.Tensor) else leaf)
 
 
 def _concrete(item: Any) -> Any:
-    if isinstance(item, Runtime):
-        return 1.0 if item is Runtime.LEARNING_RATE else False
-    if isinstance(item, list):
-        return [_concrete(part) for part in item]
-    if isinstance(item, tuple):
-        return tuple(_concrete(part) for part in item)
-    if isinstance(item, dict):
-        return {key: _concrete(part) for key, part in item.items()}
-    return item
+    def value(leaf: Any) -> Any:
+        if isinstance(leaf, Runtime):
+            return 1.0 if leaf is Runtime.LEARNING_RATE else False
+        return leaf
+
+    return with_leaves(item, value)
 
 
 def tensors_in(item: Any) -> Iterator[torch.Tensor]:

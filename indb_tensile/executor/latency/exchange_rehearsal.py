@@ -29,7 +29,7 @@ import torch
 from indb_tensile.executor.capture.exchange_operator import FINISHES, STARTS
 from indb_tensile.executor.capture.owner_operators import hand_out_numbers
 from indb_tensile.executor.capture.rank_share import RankShare
-from indb_tensile.executor.capture.record import Call, Ref, StorageKey, refs
+from indb_tensile.executor.capture.record import Call, Ref, StorageKey, refs, with_leaves
 from indb_tensile.executor.capture.step_capture import CapturedStep
 from indb_tensile.executor.latency.rehearsed_operators import OperatorRun, Products, RehearsedOperators
 from indb_tensile.executor.ranks.exchange_traffic import exchanges_on_network
@@ -147,16 +147,10 @@ class _Room:
         self._taken = {}
         if self._end + self._needed_bytes(call) > len(self._memory):
             self._end = 0
-        return self._make(call.args), self._make(call.kwargs)
+        return with_leaves(call.args, self._make), with_leaves(call.kwargs, self._make)
 
     def _make(self, item: Any) -> Any:
-        if isinstance(item, Ref):
-            return self._value(item.name)
-        if isinstance(item, list | tuple):
-            return type(item)(self._make(part) for part in item)
-        if isinstance(item, dict):
-            return {key: self._make(part) for key, part in item.items()}
-        return item
+        return self._value(item.name) if isinstance(item, Ref) else item
 
     def _value(self, name: str) -> torch.Tensor:
         shape = self._step.values[name]

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from indb_tensile.executor.capture.record import Call, Ref, Runtime, Shape, StorageKey
+from indb_tensile.executor.capture.record import Call, Ref, Runtime, Shape, StorageKey, with_leaves
 from indb_tensile.executor.capture.step_capture import CapturedStep, StepKind
 from indb_tensile.executor.latency.calibration_site import site
 from indb_tensile.scheduler.graph import Stage
@@ -38,17 +38,13 @@ class OperatorInputs:
 
     def arguments(self, call: Call) -> tuple[Any, Any]:
         """Return the positional and keyword arguments of the call."""
-        return self._make(call.args), self._make(call.kwargs)
+        return with_leaves(call.args, self._make), with_leaves(call.kwargs, self._make)
 
     def _make(self, item: Any) -> Any:
         if isinstance(item, Ref):
             return self._value(item.name)
         if isinstance(item, Runtime):
             return 1e-3 if item is Runtime.LEARNING_RATE else False
-        if isinstance(item, list | tuple):
-            return type(item)(self._make(part) for part in item)
-        if isinstance(item, dict):
-            return {key: self._make(part) for key, part in item.items()}
         return item
 
     def _value(self, name: str) -> torch.Tensor:

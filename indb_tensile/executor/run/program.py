@@ -18,7 +18,7 @@ import torch
 
 from indb_tensile.device.device import Clock, Device, HostBuffer, Ticket
 from indb_tensile.executor.capture.aten import entry_point
-from indb_tensile.executor.capture.record import Call, Ref, Runtime
+from indb_tensile.executor.capture.record import Call, Ref, Runtime, with_leaves
 from indb_tensile.executor.capture.step_capture import CapturedStep, StepKind
 from indb_tensile.executor.run.exchange_plan import check_exchanges
 from indb_tensile.executor.run.joint_normalisations import joint_normalisations
@@ -222,14 +222,10 @@ def _hoist(line: ProgramLine, scope: dict[str, Any]) -> None:
     """Make views of persistent tensors at home once, before the iterations. They stay valid when a storage moves."""
 
     def resolve(item: Any) -> Any:
-        if isinstance(item, Ref):
-            return scope[line.arguments[item.name]]
-        if isinstance(item, list | tuple):
-            return type(item)(resolve(part) for part in item)
-        return item
+        return scope[line.arguments[item.name]] if isinstance(item, Ref) else item
 
     call = line.call
-    made = call.target(*resolve(call.args), **{k: resolve(v) for k, v in call.kwargs.items()})
+    made = call.target(*with_leaves(call.args, resolve), **with_leaves(call.kwargs, resolve))
     for name, tensor in zip(call.results, [made] if call.single else made, strict=True):
         if name is not None:
             scope[line.made[name]] = tensor

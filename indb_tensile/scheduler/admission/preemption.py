@@ -100,7 +100,7 @@ def higher_that_leaves(pool: Pool, member: Member) -> Member | None:
 
 
 def _may_leave(pool: Pool, member: Member) -> bool:
-    """Return whether the running job may leave now. If the speed of the link is not known, it may."""
+    """Return whether the running job may leave now. The cost of a change counts once the link's speed is known."""
     if not member.settled or not member.adopted or member.set_aside or member.job.gang is not None:
         return False
     return not has_first_turn(pool, member) and (pool.link is None or is_worth_a_change(pool, member))
